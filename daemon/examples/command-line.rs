@@ -1,6 +1,6 @@
 //! Writes the definition of the command line for other programs: a manual page and completions for three shells.
 //!
-//! `cargo package-deb` runs it with the folder to write into. The daemon itself contains none of it.
+//! `cargo package-deb` runs it with the folder to write into. The daemon does not contain this program.
 
 #[path = "../src/cli/mod.rs"]
 #[allow(dead_code, unused_imports, reason = "the command line is described here, and never read")]
@@ -24,7 +24,7 @@ const SYNOPSIS: &str = r#".SH SYNOPSIS
 \fBvhost\-user\-vulkan\fR \fICOMMAND\fR [\fIARGUMENTS\fR]
 "#;
 
-/// The sections of the page that the command line does not know.
+/// The sections of the page that do not come from the command line.
 const REST: &str = r#".SH FILES
 .TP
 .I /etc/vhost\-user\-vulkan/vms.toml
@@ -89,7 +89,7 @@ fn write_page(command: &Command, page: &mut impl Write) -> io::Result<()> {
     man.render_description_section(page)?;
     writeln!(page, ".SH OPTIONS")?;
     for line in rendered(|section| man.render_options_section(section))?.lines() {
-        // Each heading of the help is a section of its own; here they stand below one.
+        // Each heading of the help is a section of its own; here the headings stand below one section.
         match line.strip_prefix(".SH ") {
             Some(heading) => writeln!(page, ".SS {heading}")?,
             None => writeln!(page, "{line}")?,
@@ -107,7 +107,7 @@ fn write_page(command: &Command, page: &mut impl Write) -> io::Result<()> {
         for line in section.lines() {
             match line {
                 ".SH SYNOPSIS" => {}
-                // The page has no sections below those of the commands.
+                // The page has no level below the sections of the commands.
                 line if line.starts_with(".SH ") => writeln!(page, ".PP")?,
                 line => writeln!(page, "{line}")?,
             }

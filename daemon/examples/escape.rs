@@ -1,5 +1,5 @@
-//! Plays a worker that a guest has taken over. It confines itself as a worker does, and then tries the way out that the name of its context names;
-//! `tests/tests/behaviour/sandbox.rs` starts it with `--exe`. It writes each result to standard error: "open" if the way is.
+//! Plays a worker that a guest has taken over. It confines itself as a worker does, and then tries the way out that its context's name gives;
+//! `tests/tests/behaviour/sandbox.rs` starts it with `--exe`. It writes each result to standard error: "open" if the way is open.
 
 #![allow(unsafe_code, reason = "an attacker is not bound by what libraries offer")]
 
@@ -47,12 +47,12 @@ fn main() -> anyhow::Result<()> {
         Ok(()) => say("open")?,
         Err(error) => say(&format!("refused ({error:#})"))?,
     }
-    // Lives until its context ends, as a worker does.
+    // The program lives until its context ends, as a worker does.
     while channel.receive::<ToWorker>().is_ok() {}
     Ok(())
 }
 
-/// Goes one way; `to` is a path, a name or a number that it leads to.
+/// Tries one way; `to` is the path, name or number to which it leads.
 fn escape(way: &str, to: &str) -> anyhow::Result<()> {
     let number = || -> anyhow::Result<usize> { Ok(to.parse()?) };
     match way {
@@ -112,7 +112,7 @@ fn escape(way: &str, to: &str) -> anyhow::Result<()> {
             call(libc::SYS_sethostname, [name.as_ptr() as usize, name.count_bytes(), 0, 0, 0, 0])?;
         }
         "log" => call(libc::SYS_syslog, [10, 0, 0, 0, 0, 0])?,
-        // Calls and arguments that no driver of software needs.
+        // Calls and arguments that no software driver needs.
         "timer" => call(libc::SYS_timerfd_create, [libc::CLOCK_MONOTONIC as usize, 0, 0, 0, 0, 0])?,
         "events" => call(libc::SYS_epoll_create1, [0, 0, 0, 0, 0, 0])?,
         "pipe" => call(libc::SYS_pipe2, [[0i32; 2].as_mut_ptr() as usize, 0, 0, 0, 0, 0])?,
@@ -150,7 +150,7 @@ fn peek(process: usize) -> anyhow::Result<()> {
     let mut byte = 0u8;
     let local = libc::iovec { iov_base: (&raw mut byte).cast(), iov_len: 1 };
     let maps = std::fs::read_to_string(format!("/proc/{process}/maps"));
-    // Without a look at its mappings, where programs often lie.
+    // If its mappings cannot be read: the address where programs often lie.
     let maps = maps.unwrap_or_else(|_| "400000-".to_owned());
     let start = maps.split('-').next().context("no memory")?;
     let remote = libc::iovec { iov_base: usize::from_str_radix(start, 16)? as *mut _, iov_len: 1 };
@@ -182,7 +182,7 @@ fn run_memory_file() -> anyhow::Result<()> {
             libc::SYS_execveat,
             [file, text(c""), arguments, arguments, libc::AT_EMPTY_PATH as usize, 0],
         );
-        // A script in a file that closes at its start is found, and then not opened by its interpreter.
+        // The kernel finds a script in a file that closes when it is executed, but its interpreter cannot open it.
         std::process::exit(i32::from(
             refused.is_err_and(|error| !error.to_string().contains("No such file")),
         ));

@@ -1,4 +1,4 @@
-//! `cargo features-doc`: writes `docs/features.md` from the tables the daemon works with; `--check` fails when it is stale.
+//! `cargo features-doc`: writes `docs/features.md` from the daemon's tables; `--check` fails when the file is stale.
 
 use config::{ContextLimits, DeviceLimits};
 use std::fmt::Write;
@@ -59,7 +59,7 @@ fn own(text: &mut String) {
     );
 }
 
-/// Commands that have a number on the wire and are not executed.
+/// Appends the list of commands that have a number on the wire and are not executed.
 fn commands(text: &mut String) {
     text.push_str(
         "\n## Commands\n\nAll commands of Vulkan 1.0 to 1.4 and of the extensions below are executed, except:\n\n\
@@ -84,7 +84,7 @@ fn commands(text: &mut String) {
     }
 }
 
-/// Bounds that a program can meet although the host has none there.
+/// Appends the bounds that a program can meet although the host has none there.
 fn bounds(text: &mut String) {
     let (device, context) = (DeviceLimits::default(), ContextLimits::default());
     text.push_str("\n## Bounds a program can meet\n\n| what | at most | whose |\n|---|---|---|\n");

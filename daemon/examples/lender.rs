@@ -1,6 +1,6 @@
-//! Plays a worker on a GPU whose driver exports nothing: the memory that it exports can be mapped out of a device node, and is gone with the worker.
-//! That node is `/dev/zero`, and other nodes of its driver stand for the anchors that keep the memory alive; `tests/tests/behaviour/lent_memory.rs`
-//! starts this program with `--exe`. The program repeats the messages to it on standard error.
+//! Plays a worker on a GPU whose driver exports nothing: the memory that it exports can be mapped out of a device node, and is lost with the worker.
+//! The node is `/dev/zero`, and other nodes of its driver stand for the anchors that keep the memory alive; `tests/tests/behaviour/lent_memory.rs`
+//! starts this program with `--exe`. The program repeats the messages that it gets on standard error.
 
 use anyhow::{Context, Result, bail};
 use config::{DriverMapped, Heap, MemoryId, Wanted};
@@ -11,7 +11,7 @@ use std::fs::File;
 use std::io::Write;
 use std::os::fd::AsFd;
 
-/// A blob that memory was asked for, and the resource that it becomes.
+/// A blob for which the worker has asked for memory, and the resource that it becomes.
 struct Export {
     resource_id: ResourceId,
     size: u64,
@@ -36,7 +36,7 @@ fn main() -> Result<()> {
     say("ends")
 }
 
-/// The machine's GPUs, each with a type of memory that its driver maps out of `/dev/zero`.
+/// Returns the machine's GPUs, each with a type of memory that its driver maps out of `/dev/zero`.
 fn probe() -> ProbeReport {
     let device = rustix::fs::fstat(File::open("/dev/zero").map_err(|error| error.to_string())?);
     let device = device.map_err(|error| error.to_string())?.st_rdev;

@@ -1,58 +1,58 @@
-//! Finds the contexts that keep others from the GPU, as far as that can be told of contexts whose submissions do not end. A device process asks about
-//! the contexts of its VM, and the broker about those of all VMs.
+//! Finds the contexts that keep others from the GPU, as far as this can be known while submissions do not end. A device process asks about the
+//! contexts of its VM, and the broker about those of all VMs.
 //!
-//! A driver does not say whose work a GPU is busy with. A device process and the broker see how long submissions of a context took before, when one
-//! ended last, and since when one does not end. A context blocks another that is late if it was late itself before the other began, or if its
-//! submissions take far longer. It does not if a submission of the other ended meanwhile, since it did not keep the GPU from that one then. Contexts
-//! that these times do not tell apart are equal: neither has to make room for the other. This file knows no clock, no limits and no names: a context
-//! has the number that the asking process gives it.
+//! A driver does not say whose work a GPU is busy with. A device process and the broker see how long earlier submissions of a context took, when its
+//! last one ended, and for how long the present one has run. A context blocks another that is late if the first was late before the other began, or
+//! if the submissions of the first take far longer. It does not block the other if a submission of the other has ended meanwhile, because that
+//! submission got the GPU. Contexts that these times do not distinguish are equal: neither has to make room for the other. This file knows no clock,
+//! no limits and no names: a context has the number that the asking process gives it.
 
 use std::cmp::Reverse;
 use std::time::Duration;
 
-/// A submission that takes this much longer than usual is late. The order in which two contexts began is not known more exactly either.
+/// A submission that takes this much longer than usual is late. The order in which two contexts began is known no more exactly than this.
 const LATE: Duration = Duration::from_millis(250);
-/// The submissions of a context have to take this many times longer than another's, before the context counts as the one that holds the other up.
+/// The submissions of a context have to take this many times longer than another's, before the context counts as holding the other up.
 const FAR_LONGER: u32 = 4;
 
-/// A context with a submission that could run: it runs, or others keep it from that.
+/// A context with a submission that could run: it runs, or others keep it from running.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Running<Id> {
     /// The context.
     pub id: Id,
     /// The time for which the submission could run so far.
     pub ran: Duration,
-    /// The part of that in which it had the GPU, if those that run shared it evenly.
+    /// The part of that time in which the submission had the GPU, if all running submissions shared the GPU evenly.
     pub charged: Duration,
-    /// The time that its submissions took so far; none if none has ended.
+    /// The usual time of the context's submissions so far; none if none has ended.
     pub usual: Option<Duration>,
-    /// The time since one of its submissions ended, if one has.
+    /// The time since a submission of the context last ended, if one has ended.
     pub served: Option<Duration>,
 }
 
 impl<Id: Copy + Ord> Running<Id> {
-    /// Returns whether it blocks another context that runs as well: the other is late, and this one is the likely cause.
+    /// Returns whether this context blocks another one: the other is late, and this one is the likely cause.
     pub(crate) fn holds_up(&self, other: &Self) -> bool {
         let may = other.is_late() && !other.was_late_before(self) && !other.was_served_beside(self);
         may && (self.was_late_before(other) || self.takes_far_longer_than(other))
     }
 
-    /// Returns whether neither was late before the other began, so that both reach a limit at about the same time.
+    /// Returns whether neither context was late before the other began, so that both reach a limit at about the same time.
     pub(crate) fn is_abreast_of(&self, other: &Self) -> bool {
         !self.was_late_before(other) && !other.was_late_before(self)
     }
 
-    /// Returns whether no difference says that it, and not the other, should make room, though it runs longer.
+    /// Returns whether no difference shows that this context should make room for the other, though this one runs longer.
     pub(crate) fn is_equal_to(&self, other: &Self) -> bool {
         self.is_abreast_of(other) && !self.takes_far_longer_than(other)
     }
 
-    /// Returns whether it cannot have had its part of the GPU, one of `parts`: with its part its submission would have ended.
+    /// Returns whether the context cannot have had its part of the GPU, one of `parts`: with its part, its submission would have ended.
     pub(crate) fn is_starved(&self, parts: u32) -> bool {
         self.usual.is_some_and(|usual| self.ran > usual.saturating_mul(2 * parts).saturating_add(LATE))
     }
 
-    /// The time after which its submission is late.
+    /// Returns the time after which the context's submission is late.
     pub(crate) fn late(&self) -> Duration {
         self.usual.unwrap_or_default().saturating_add(LATE)
     }
@@ -65,7 +65,7 @@ impl<Id: Copy + Ord> Running<Id> {
         self.ran > other.ran.saturating_add(self.late())
     }
 
-    /// Returns whether one of its submissions ended for certain during that of the other.
+    /// Returns whether a submission of this context has certainly ended while the present one of the other ran.
     fn was_served_beside(&self, other: &Self) -> bool {
         self.served.is_some_and(|ago| ago.saturating_add(LATE) < other.ran)
     }
@@ -78,7 +78,7 @@ impl<Id: Copy + Ord> Running<Id> {
     }
 }
 
-/// Returns the context that blocks another. If several do: one that was late before all others began. If none was: the one that [`goes_first`].
+/// Returns the context that blocks another. If several do: one that was late before all others began, else the one that [`goes_first`].
 pub(crate) fn in_the_way<Id: Copy + Ord>(running: &[Running<Id>]) -> Option<Running<Id>> {
     let is_other = |one: &Running<Id>, other: &Running<Id>| other.id != one.id;
     let holds_any_up =
@@ -89,13 +89,13 @@ pub(crate) fn in_the_way<Id: Copy + Ord>(running: &[Running<Id>]) -> Option<Runn
     guilty.iter().find(before_all).copied().or_else(|| goes_first(&guilty))
 }
 
-/// Returns the one whose submissions took the longest so far, above all if none has ended; of equal ones, the one that had the most of the GPU.
+/// Returns the context with the longest usual time, where none counts as the longest. Of equal ones: the one that had the most of the GPU.
 pub(crate) fn goes_first<Id: Copy + Ord>(running: &[Running<Id>]) -> Option<Running<Id>> {
     let usual = |one: &Running<Id>| one.usual.unwrap_or(Duration::MAX);
     running.iter().max_by_key(|one| (usual(one), one.charged, one.ran, Reverse(one.id))).copied()
 }
 
-/// The one that runs longest.
+/// Returns the context that runs longest.
 pub(crate) fn longest<Id: Copy + Ord>(running: &[Running<Id>]) -> Option<Running<Id>> {
     running.iter().max_by_key(|one| (one.ran, Reverse(one.id))).copied()
 }
@@ -111,7 +111,7 @@ mod tests {
         Running { id, ran, charged: ran, usual, served: None }
     }
 
-    /// In any order of their numbers, and of the list.
+    /// Returns the blamed context, which is the same in any order of the numbers and of the list.
     fn blamed(one: Running<u32>, other: Running<u32>) -> Running<u32> {
         let named = |id, running| Running { id, ..running };
         let all = [(1, 2), (2, 1)].map(|(first, second)| {
@@ -162,7 +162,7 @@ mod tests {
         assert!(in_the_way::<u32>(&[]).is_none());
     }
 
-    /// One began seconds before the other, whose short submissions ended beside it.
+    /// One context began seconds before the other, whose short submissions ended while the first ran.
     #[test]
     fn who_does_not_keep_the_other_from_the_gpu_is_not_in_its_way() {
         for usual in [None, Some(2), Some(2000)] {
@@ -174,7 +174,7 @@ mod tests {
         }
     }
 
-    /// The evidence of one does not protect the context from another that it holds up.
+    /// A context that lets the submissions of one context end may still block another.
     #[test]
     fn who_serves_one_is_still_in_the_way_of_another() {
         let hog = running(1, 9000, None);

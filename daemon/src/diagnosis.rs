@@ -1,4 +1,4 @@
-//! `doctor`: gives the checks (the crate `doctor`) the facts that decide when the daemon serves, found out by the very parts that decide then.
+//! `doctor`: gives the checks (the crate `doctor`) the facts that matter when the daemon serves, determined by the same parts of the program as then.
 
 use crate::cli::{Doctor, VERSION};
 use anyhow::Context;
@@ -20,18 +20,18 @@ use std::process::ExitCode;
 use std::sync::mpsc::{self, Receiver};
 use std::time::{Duration, Instant};
 
-/// The file that is checked if it exists and no other is named.
+/// The file that is checked if it exists and the operator names no other.
 const CONFIGURATION: &str = "/etc/vhost-user-vulkan/vms.toml";
 
-/// Time that daemons have to say how they are, all of them together.
+/// The time that all daemons together have to report their status.
 const PATIENCE: Duration = Duration::from_secs(20);
 /// Most daemons that are asked.
 const DAEMONS_MAX: usize = 32;
 
-/// Checks the host, or the VM that this is, and prints the findings, or writes a report with them.
+/// Checks the host, or the VM inside which this program runs, and prints the findings, or writes a report with them.
 pub(crate) fn run(options: Doctor) -> anyhow::Result<ExitCode> {
     let system = System::below(&options.root);
-    // What cannot be written is said before the checks, which take a while.
+    // A report that cannot be written is an error before the checks, which take a while.
     let written = options.report.as_deref().map(ReportFile::create).transpose()?;
     let report = match options.vm {
         true => Report::new(Place::Vm, doctor::guest::check(&doctor::guest::Facts::gather(&system))),
@@ -48,7 +48,7 @@ pub(crate) fn run(options: Doctor) -> anyhow::Result<ExitCode> {
     }
 }
 
-/// Returns the text for a bug report. Of a VM it has versions and findings, of a host what is set up and runs there as well.
+/// Returns the text for a bug report. For a VM the text has versions and findings, for a host also its settings and running daemons.
 fn bug_report(system: &System, options: &Doctor, findings: &Report) -> String {
     let program = format!("vhost-user-vulkan {}", *VERSION);
     let mut report = BugReport::of(system, &program, findings);
@@ -69,7 +69,7 @@ fn bug_report(system: &System, options: &Doctor, findings: &Report) -> String {
     report.text()
 }
 
-/// Returns what the daemons say that run: those that are named, or all that are found. None is waited for beyond a time.
+/// Returns the answers of the running daemons: of the named one, or of all that are found. The wait for them is bounded.
 fn statuses(options: &Doctor) -> Vec<(PathBuf, String)> {
     let named = options.control.control_socket.clone();
     let sockets = named.map_or_else(broker::control_sockets, |path| vec![path]);
@@ -89,7 +89,7 @@ fn asked(socket: PathBuf) -> Receiver<String> {
     std::thread::spawn(move || {
         let failed = |error| format!("{error}. Run it as root (sudo) if this user may not ask");
         let status = broker::status_table(&socket).unwrap_or_else(failed);
-        // It may have taken too long.
+        // The receiver may have stopped waiting.
         let _ = answer.send(status);
     });
     answers
@@ -134,7 +134,7 @@ impl ReportFile {
     }
 }
 
-/// The file of several VMs that is checked, if there is one, as a path that does not depend on this process's folder.
+/// Returns the absolute path of the file of several VMs that is checked, if there is one.
 fn configuration(system: &System, options: &Doctor) -> Option<PathBuf> {
     let default = || Some(PathBuf::from(CONFIGURATION)).filter(|path| system.has(path));
     let named =
@@ -159,7 +159,7 @@ fn given(system: &System, options: &Doctor) -> Given {
     let configured =
         settings.as_ref().and_then(|(_, settings)| Some(settings.as_ref().ok()?.control_socket.clone()));
     let control = match (&options.control.control_socket, configured) {
-        // A file that names none leaves it to the broker's environment, which is not this one's.
+        // If the file names no control socket, the broker's environment decides, which is not the environment of this process.
         (None, Some(configured)) if configured.exists() => configured,
         _ => options.control.clone().path_of_broker(),
     };
@@ -178,7 +178,7 @@ fn given(system: &System, options: &Doctor) -> Given {
     }
 }
 
-/// Returns why there is no GPU, without the daemon's remedy: the checks have their own.
+/// Returns why there is no GPU, without the daemon's remedy: the checks have remedies of their own.
 fn no_gpu(error: NoGpu) -> String {
     match error {
         NoGpu::None(reason) => format!("no Vulkan device: {reason}"),

@@ -1,7 +1,7 @@
-//! `mmap`, as every library in this process calls it.
+//! The `mmap` that every library in this process calls.
 //!
-//! The executable's symbols stand before the C library's, so a worker learns of its driver's mappings. In every other process, and on every thread
-//! that does not ask for it, these are the C library's functions. `build.rs` has them exported.
+//! The executable's symbols go before the C library's, so a worker learns of its driver's mappings. In every other process, and on every thread that
+//! does not ask for this, these functions act as the C library's. `build.rs` has them exported.
 
 #![expect(unsafe_code, reason = "functions that the C library has under the same names")]
 

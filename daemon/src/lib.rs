@@ -19,7 +19,7 @@
 //! | `serve` | the device process | transport, device, ipc, sandbox, service, blame, options |
 //! | `worker` | the worker process | ipc, sandbox |
 //!
-//! Beside it, below `daemon/`, lie crates that know nothing of it:
+//! Beside this crate, below `daemon/`, are crates that know nothing of it:
 //!
 //! | crate | is | uses |
 //! | --- | --- | --- |

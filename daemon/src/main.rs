@@ -1,5 +1,5 @@
 //! `vhost-user-vulkan`: reads the command line, starts logging, and becomes the broker of several VMs, the
-//! device process of one, its launcher, a worker or a probe; or an operator's end of the broker.
+//! device process of one VM, its launcher, a worker, a probe, or an operator's end of the broker.
 
 mod checked;
 mod cli;
@@ -28,11 +28,11 @@ use std::process::ExitCode;
 /// Answer to `--print-capabilities` (QEMU's schema `vhost-user.json`).
 const CAPABILITIES: &str = r#"{ "type": "gpu", "features": [] }"#;
 
-/// The name of the process: as much of the program's as the system keeps.
+/// The name of the process: as much of the program's name as the system keeps.
 const NAME: &CStr = c"vhost-user-vulk";
 
 fn main() -> ExitCode {
-    // QEMU's conventions say so, whatever else is on the command line.
+    // By QEMU's conventions, this option counts whatever else is on the command line.
     if std::env::args_os().any(|argument| argument == "--print-capabilities") {
         return print(&format!("{CAPABILITIES}\n")).unwrap_or(ExitCode::FAILURE);
     }
@@ -50,7 +50,7 @@ fn main() -> ExitCode {
     })
 }
 
-/// The exit status where the command line is wrong.
+/// The exit status if the command line is wrong.
 const USAGE_ERROR: u8 = 2;
 
 fn become_what_is_wanted(
@@ -106,7 +106,7 @@ fn become_what_is_wanted(
     }
 }
 
-/// Shows the status of the named daemon, of the one that has the VM, or of all.
+/// Shows the status of the named daemon, of the one that has the VM, or of all daemons.
 fn show_status(vm: Option<&str>, watch: bool, json: bool, control: Control) -> anyhow::Result<ExitCode> {
     let watch = if watch { Watch::EverySecond } else { Watch::Once };
     operate(match (vm, control.control_socket) {
@@ -116,7 +116,7 @@ fn show_status(vm: Option<&str>, watch: bool, json: bool, control: Control) -> a
     })
 }
 
-/// Serves one VM, or prints what an option asks for instead.
+/// Serves one VM, or, if an option asks for it, prints information instead.
 fn become_device(Serve { vm, own }: Serve) -> anyhow::Result<ExitCode> {
     match own {
         Own { print_seccomp: true, .. } => print_system_calls(),
@@ -144,7 +144,7 @@ fn become_broker(file: VmsFile, check_only: bool, level: LevelFilter) -> anyhow:
     broker::serve(settings, file).context("the broker cannot go on")
 }
 
-/// Follows a broker of an earlier program in the same process; or only says that this program could.
+/// Follows a broker of an earlier program in the same process, or only reports that this program could.
 fn follow_broker(file: VmsFile, check_only: bool, level: LevelFilter) -> anyhow::Result<()> {
     let passed = Passed::read().context("cannot take over from the broker")?;
     if check_only {
@@ -153,7 +153,7 @@ fn follow_broker(file: VmsFile, check_only: bool, level: LevelFilter) -> anyhow:
     }
     // The system names a program after the path by which it was executed, which is a descriptor's.
     let _ = rustix::thread::set_name(NAME);
-    // Taken before this process opens any descriptor.
+    // The descriptors are taken over before this process opens any other.
     let before = passed.inherit().context("cannot take over from the broker")?;
     start_logging(level, Reader::Operators(None));
     raise_descriptor_limit()?;
@@ -197,7 +197,7 @@ fn print_system_calls() -> anyhow::Result<ExitCode> {
     print(&text)
 }
 
-/// Prints the text that this program was asked for. A reader that is gone has had enough.
+/// Prints the text that this program was asked for. It is no error if the reader is gone: it has had enough.
 fn print(text: &str) -> anyhow::Result<ExitCode> {
     outside::print(text).context("cannot write")?;
     Ok(ExitCode::SUCCESS)

@@ -33,7 +33,7 @@ impl Parent {
         matches!(self, Self::Broker { follows: true, .. })
     }
 
-    /// Returns whether contexts hold no memory of the GPUs before the broker says how much.
+    /// Returns whether contexts hold no memory of the GPUs before the broker tells the amount that they may hold.
     fn awaits_room(&self) -> bool {
         matches!(self, Self::Broker { awaits_room: true, .. })
     }
@@ -66,9 +66,9 @@ pub(crate) fn for_broker(name: &str) -> anyhow::Result<ExitCode> {
 }
 
 fn started_by_broker(name: &str) -> anyhow::Result<ExitCode> {
-    // The inherited descriptor is taken before anything is opened.
+    // The inherited descriptor is taken over before any other is opened.
     let channel = only_standard_input().context("no channel to the broker")?;
-    // The broker kills a process whose channel is closed. This copy closes after the process has said the reason for its end.
+    // The broker kills a process whose channel is closed. This copy stays open until the process has reported the reason for its end.
     std::mem::forget(channel.try_clone()?);
     let channel = Channel::from_socket(channel);
     let (Start { options, awaits_room, group, follows }, _) =
@@ -93,7 +93,7 @@ fn serve(options: VmOptions, name: Option<String>, parent: Parent) -> anyhow::Re
     let confinement = options.confinement.into();
     let (workers, worker_memory) = control_group(&options, &parent)?.unzip();
     if options.quotas.host_memory.is_none() {
-        // The kernel would end workers beyond that; this way programs are told that there is no more.
+        // The kernel would kill workers beyond this limit. With a lower limit, programs are told that no memory is left.
         let memory = worker_memory.flatten().unwrap_or(u64::MAX);
         limits.host_memory = limits.host_memory.min(memory - memory / 8);
     }
@@ -110,7 +110,7 @@ fn serve(options: VmOptions, name: Option<String>, parent: Parent) -> anyhow::Re
     let state = options.state_dir.clone().or_else(service::state_folder);
     let cache_key = serve::cache_key(state.as_deref()).context("cannot use the state folder")?;
     let manager = Manager::of_environment();
-    // Before the socket file appears, which it does when all is ready: from then on another process may end this one.
+    // This comes before the socket file appears, which shows that all is ready: from then on, another process may end this one.
     let signals = Some(serve::take_signals().context("cannot handle signals")?);
     let listen = listen(inherited, &options, parent.follows())?;
     let one_vm = match parent.own() {
@@ -177,7 +177,7 @@ fn serve(options: VmOptions, name: Option<String>, parent: Parent) -> anyhow::Re
     })
 }
 
-/// The source of frontends, which a device process that `follows` another has from that one.
+/// Returns the source of frontends. A device process that `follows` another gets the frontend from that process.
 fn listen(inherited: Option<Listen>, options: &VmOptions, follows: bool) -> anyhow::Result<Listen> {
     Ok(match (inherited, &options.socket_path) {
         (Some(listen), _) => listen,
@@ -187,8 +187,8 @@ fn listen(inherited: Option<Listen>, options: &VmOptions, follows: bool) -> anyh
     })
 }
 
-/// The host's memory, which the device process looks at before programs are swapped out. Says that it cannot, if programs are `swapped_out` without an
-/// operator's command.
+/// Returns the host's memory, which the device process checks before programs are swapped out. Warns if this is impossible and programs are
+/// `swapped_out` without an operator's command.
 fn host_memory(swapped_out: bool) -> HostMemory {
     let memory = HostMemory::open();
     if swapped_out && memory.room().is_none() {
@@ -200,7 +200,7 @@ fn host_memory(swapped_out: bool) -> HostMemory {
     memory
 }
 
-/// Says which protections of guests from each other are off.
+/// Warns of the protections of guests from each other that are off.
 fn warn_of_weakness(protection: Protection) {
     let weaker = protection.weaker();
     if !weaker.is_empty() {
@@ -208,7 +208,7 @@ fn warn_of_weakness(protection: Protection) {
     }
 }
 
-/// Has a panic end the process: one that ended only a thread would leave the guest waiting for ever.
+/// Has a panic end the process: a panic that ended only a thread would leave the guest waiting for ever.
 fn abort_on_panic() {
     std::panic::set_hook(Box::new(move |panic| {
         let thread = std::thread::current();
@@ -220,7 +220,7 @@ fn abort_on_panic() {
     }));
 }
 
-/// Returns the VM as its operators see it, with the socket that it has, and the contexts and bytes of device memory that it may have.
+/// Returns the VM as its operators see it, with its socket, and the numbers of contexts and bytes of device memory that it may have.
 fn one_vm_options(
     name: Option<String>,
     options: &VmOptions,
@@ -234,8 +234,8 @@ fn one_vm_options(
     OneVmOptions { name, options, given }
 }
 
-/// Makes the sockets for operators and collectors, unless an option wants none. Where the usual one cannot be made, the
-/// daemon says so and does without.
+/// Makes the sockets for operators and collectors, unless an option wants none. If the usual socket cannot be made, the daemon logs this and goes on
+/// without it.
 fn listen_for_operators(own: &Own, listen: &Listen, vm: OneVmOptions) -> anyhow::Result<Option<OneVm>> {
     let (metrics, access) = (own.metrics.clone(), own.operators_access());
     let needs_it = metrics.as_ref().map(|_| "--metrics").or(access.group.map(|_| "--control-socket-group"));
@@ -258,7 +258,7 @@ fn listen_for_operators(own: &Own, listen: &Listen, vm: OneVmOptions) -> anyhow:
     }
 }
 
-/// The socket that this process was started with: the one that the command line names, or else the one that the service manager passes.
+/// Returns the socket that this process was started with: the one that the command line names, or else the one that the service manager passes.
 fn inherited_socket(own: &Own, options: &VmOptions) -> anyhow::Result<Option<Listen>> {
     let fd = match (own.fd, &options.socket_path) {
         (None, None) => match service::activation().context("LISTEN_FDS and LISTEN_PID")? {
@@ -287,13 +287,13 @@ fn log_ready(gpus: &[Chosen], window_size: u64) {
     }
 }
 
-/// Makes the control group of the workers, if there is one to divide, and moves this process into one beside it. Returns the group, and the memory
-/// that it has.
+/// Makes the control group of the workers, if this process has a group to divide, and moves this process into a group beside it. Returns the workers'
+/// group, and the memory that it has.
 fn control_group(options: &VmOptions, parent: &Parent) -> anyhow::Result<Option<(PathBuf, Option<u64>)>> {
     let own = options.quotas.group_limits();
     let (group, limits) = match parent {
         Parent::Broker { group: Some(VmGroup { path, part }), .. } => (path.clone(), own.or(part)),
-        // The broker has none, and has said so.
+        // The broker has no group to divide, and has logged this.
         Parent::Broker { group: None, .. } => return Ok(None),
         Parent::Operator(Own { cgroup, .. }) => {
             let Some(delegated) = Delegated::claim_or_say(*cgroup, sandbox::DEVICE_GROUP)? else {

@@ -1,17 +1,17 @@
-//! The parts of a start that several kinds of process share: logging, the limit of open files, and the sandbox that this system offers.
+//! The steps of a start that several kinds of process share: logging, the limit of open files, and the check of the system's sandbox.
 
 use anyhow::{Context, bail};
 use daemon::sandbox::{self, SandboxMode, SeccompMode};
 
-/// The target of the program's own log messages: the names of its modules begin like that of a silenced library.
+/// The target of the program's own log messages: the names of its modules begin like the name of a silenced library.
 pub(crate) const LOG: &str = "daemon";
 
-/// Returns whether the log has begun, and takes errors: it tells time and VM with them.
+/// Returns whether the log has begun and takes errors: it adds time and VM to them.
 pub(crate) fn is_logging() -> bool {
     log::log_enabled!(target: LOG, log::Level::Error)
 }
 
-/// Warns of the protections that a guest does not meet, or refuses to start without them.
+/// Warns of the protections that this system lacks, or refuses to start without them.
 pub(crate) fn admit(options: &sandbox::Options, lacks: &[String]) -> anyhow::Result<()> {
     let lacking = lacks.join(", ");
     match options.sandbox {
@@ -34,7 +34,7 @@ pub(crate) fn admit(options: &sandbox::Options, lacks: &[String]) -> anyhow::Res
     Ok(())
 }
 
-/// Every blob takes a descriptor or two, and the usual limit is 1024. Returns how many there may be now.
+/// Raises the limit of open files: every blob takes one or two descriptors, and the usual limit is 1024. Returns the new limit.
 pub(crate) fn raise_descriptor_limit() -> anyhow::Result<u64> {
     use rustix::process::{Resource, getrlimit, setrlimit};
     let mut limit = getrlimit(Resource::Nofile);

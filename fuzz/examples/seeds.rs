@@ -31,10 +31,10 @@ fn main() -> io::Result<()> {
     write("vms_file", texts(FILES))?;
     write("broker_state", daemon::broker::fuzzing::states())?;
     let lines = texts(TRACES);
-    // Any other bytes are what workers note.
+    // All other bytes are notes of workers.
     let notes = (1..=8).map(|seed| [vec![0], random_bytes(seed)].concat());
     write("trace", lines.into_iter().chain(notes).collect())?;
-    // What makes its events or commands from the bytes begins with any.
+    // These targets make their events or commands from the bytes, and so accept any bytes.
     for target in [
         "device_commands",
         "device_process",
@@ -220,7 +220,7 @@ fn streams(decode: Decoder, framed: bool) -> Vec<Vec<u8>> {
     all.collect::<Vec<_>>().chunks(12).map(|some| some.concat()).collect()
 }
 
-/// Zeros, put right wherever the decoder complains.
+/// Bytes of zeros, corrected at each place where the decoder reports an error.
 fn plainest(number: i32, decode: Decoder) -> Vec<u8> {
     let mut bytes = vec![0; 4096];
     for _ in 0..100 {
@@ -391,7 +391,7 @@ fn texts(all: &[&str]) -> Vec<Vec<u8>> {
     all.iter().map(|text| text.as_bytes().to_vec()).collect()
 }
 
-/// The requests that a collector of metrics sends, and some that it should not.
+/// The requests that a collector of metrics sends, and some that it should not send.
 const HTTP: &[&str] = &[
     "GET /metrics HTTP/1.1\r\nHost: localhost:9400\r\nAccept: application/openmetrics-text\r\n\r\n",
     "GET / HTTP/1.0\n\n",
@@ -426,7 +426,7 @@ const FILES: &[&str] = &[
     "policy = \"equal\"\n[vm.a]\nsocket-path = \"/run/a\"\nweight = 100\n",
     "[vm.a]\nsocket-path = \"/run/a\"\n[vm.b]\nsocket-path = \"/run/./a\"\n",
     "colour = 3\n[vm.a]\nsocket-path = \"/run/a\"\n",
-    // A file, and the one that takes its place.
+    // A file, and the file that replaces it.
     concat!(
         "host-memory = 8388608\n[vm.a]\nsocket-path = \"/run/a\"\nweight = 3\n[vm.b]\nsocket-path = \"/run/b\"\n",
         "[vm.c]\nsocket-path = \"/run/c\"\n\0",
@@ -435,7 +435,7 @@ const FILES: &[&str] = &[
     ),
 ];
 
-/// Lines of a broker that the reader of a trace gets: as they should be, and such as no broker sends.
+/// Lines that the reader of a trace gets: as a broker sends them, and as no broker sends them.
 const TRACES: &[&str] = &[
     concat!(
         "{\"event\":\"gpu\",\"gpu\":0,\"name\":\"G\"}\n",

@@ -1,4 +1,4 @@
-//! A VM that was taken over, against the broker: its device process and its workers.
+//! A VM under an attacker's control, with its device process and its workers, against the broker.
 #![no_main]
 
 fuzz::target!(daemon::broker::fuzzing::fuzz_vm);

@@ -1,4 +1,4 @@
-//! The device process with workers that were taken over.
+//! The device process with workers under an attacker's control.
 #![no_main]
 
 fuzz::target!(daemon::serve::fuzzing::fuzz_workers);

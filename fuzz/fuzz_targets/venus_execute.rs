@@ -1,4 +1,4 @@
-//! Venus commands, executed on a driver that does nothing but looks closely.
+//! Venus commands, executed on a driver that does no work but checks its parameters.
 #![no_main]
 
 fuzz::target!(vulkan::fuzzing::fuzz_execute);

@@ -1,4 +1,4 @@
-//! A worker under a device process that says anything.
+//! A worker with a device process that sends any messages.
 #![no_main]
 
 fuzz::target!(daemon::worker::fuzzing::fuzz_messages);

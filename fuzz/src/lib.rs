@@ -1,8 +1,8 @@
 //! The code that all targets share: it counts the inputs that they handle.
 //!
-//! The number of runs of a target says little: most inputs are refused early. So each target also counts the commands, events or messages that got
-//! through its decoder. Where the environment names a folder in `FUZZ_COUNTS`, each process keeps a file there, `<target>.<pid>`, with two numbers:
-//! runs and commands. The file is written every second, so a process that is killed loses no more.
+//! The number of runs of a target means little, because most inputs are refused early. So each target also counts the commands, events or messages
+//! that got through its decoder. Where the environment names a folder in `FUZZ_COUNTS`, each process keeps a file there, `<target>.<pid>`, with two
+//! numbers: runs and commands. The file is written every second, so a process that is killed loses at most one second's counts.
 
 use std::path::PathBuf;
 use std::time::{Duration, Instant};
@@ -49,7 +49,7 @@ impl Counts {
         if let Some(file) = &self.file
             && self.written.elapsed() >= EVERY
         {
-            // Replaced as a whole, so that a reader never sees half of it.
+            // The file is replaced as a whole, so that a reader never sees half of it.
             let aside = file.with_extension(format!("{}.new", std::process::id()));
             let text = format!("{} {}\n", self.runs, self.commands);
             if std::fs::write(&aside, text).and_then(|()| std::fs::rename(&aside, file)).is_err() {

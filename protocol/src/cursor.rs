@@ -1,7 +1,7 @@
 //! `Reader` and `Writer`: the only code that walks over wire bytes.
 //!
-//! They know numbers, padding and bounds. They know no Vulkan type: shapes are in `venus::shape`, chains in `venus::chain`.
-//! Everything is little endian, and the unit of alignment is 4 bytes (Venus protocol, EXT_command_serialization).
+//! The two types know numbers, padding and bounds, and no Vulkan type: shapes are in `venus::shape`, chains in `venus::chain`. Everything is little
+//! endian, and the unit of alignment is 4 bytes (Venus protocol, EXT_command_serialization).
 
 use bumpalo::{AllocErr, Bump};
 use std::cell::RefCell;
@@ -17,9 +17,9 @@ pub struct Arena {
     room: Option<RefCell<Box<dyn Room>>>,
 }
 
-/// Memory that several arenas share, as one of them sees it. A value gives back all that it has taken when it is dropped.
+/// Memory that several arenas share, as one arena sees it. When the value is dropped, it returns all the memory that it has taken.
 pub trait Room: Debug + Send {
-    /// Takes so many bytes more, if they are there.
+    /// Takes this number of bytes more, if the shared memory has them.
     fn more(&mut self, bytes: usize) -> bool;
 }
 
@@ -28,8 +28,8 @@ pub trait Room: Debug + Send {
 pub struct Limits {
     /// Most elements of an out array whose elements take no bytes in the request.
     pub max_out_elements: u64,
-    /// Most bytes of room for out blobs and out arrays of numbers, all together. The size of the reply window is a good value:
-    /// results that do not fit there cannot be delivered.
+    /// Most bytes of room for all out blobs and out arrays of numbers together. The size of the reply window is a good value: results that do not fit
+    /// there cannot be delivered.
     pub out_budget: u64,
     /// Most structs in one pNext chain; at most 128.
     pub max_chain: usize,
@@ -72,12 +72,12 @@ impl Arena {
         Self { bump, room: None }
     }
 
-    /// An empty arena with so many bytes of its own, which takes more from `room`.
+    /// An empty arena that has `own` bytes and takes more from `room`.
     pub fn within(own: usize, room: impl Room + 'static) -> Self {
         Self { room: Some(RefCell::new(Box::new(room))), ..Self::new(own) }
     }
 
-    /// Takes room for values of this size, from the memory that arenas share if this one has none left.
+    /// Takes room for values of this size. If the arena has none left, it takes the room from the memory that arenas share.
     #[inline]
     fn take<'a, V>(
         &'a self,
@@ -93,7 +93,7 @@ impl Arena {
         }
     }
 
-    /// Takes room for a value of this size that has found none: as much again as the arena has, or as much as the value needs.
+    /// Takes room for a value that does not fit: as much again as the arena has, or as much as the value needs.
     #[cold]
     fn grow(&self, size: usize) -> bool {
         let (Some(room), Some(limit)) = (&self.room, self.bump.allocation_limit()) else { return false };
@@ -144,7 +144,7 @@ impl Arena {
         if len == 1 {
             return Ok(std::slice::from_mut(self.value(element(0)?)?));
         }
-        // Written twice, which is cheaper than a vector that looks for room at each element.
+        // The loop writes each element a second time, which is cheaper than a vector that checks for room at each element.
         let elements = self.slice_fill(len, element(0)?)?;
         for (at, slot) in elements.iter_mut().enumerate().skip(1) {
             *slot = element(at)?;
@@ -179,7 +179,7 @@ impl<'a> Reader<'a> {
         self.limits
     }
 
-    /// Demands that so many bytes are left. Reads of fixed size that follow are then bounded at once.
+    /// Demands that this number of bytes is left. This one check then bounds the reads of fixed size that follow.
     #[inline]
     pub(crate) fn demand(&self, bytes: usize, what: &'static str) -> Result<(), DecodeError> {
         if self.rest.len() < bytes { Err(self.truncated().within(what)) } else { Ok(()) }

@@ -2,8 +2,8 @@
 
 use thiserror::Error;
 
-/// The reason for which bytes from the guest could not be decoded. The stream that they came from cannot be continued: it has no lengths to
-/// skip by.
+/// The reason for which bytes from the guest could not be decoded. The decoder cannot go on with the stream, because a stream has no lengths by which
+/// to skip a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 #[error("{what} at byte {offset}: {kind}")]
 pub struct DecodeError {

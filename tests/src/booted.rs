@@ -48,7 +48,7 @@ umount -l /outside
 exec env -i container=namespaces /usr/lib/systemd/systemd --system
 "#;
 
-/// The time between two looks at something that is awaited.
+/// The time between two checks while a condition is awaited.
 const PAUSE: Duration = Duration::from_millis(200);
 
 /// The network of a system.
@@ -71,7 +71,7 @@ pub struct Booted {
 }
 
 impl Booted {
-    /// Returns why this machine cannot have such a system, if so.
+    /// Returns the reason, if any, for which this machine cannot have such a system.
     #[must_use]
     pub fn obstacle() -> Option<&'static str> {
         if !rustix::process::geteuid().is_root() {
@@ -80,11 +80,11 @@ impl Booted {
         Installed::obstacle()
     }
 
-    /// Starts a copy of a system that has systemd, in which `shown` is `/mnt`. Returns when its services have started, or nothing, and says
-    /// that the caller is skipped, if this machine has no control groups of version 2.
+    /// Starts a copy of a system that has systemd, in which `shown` is `/mnt`. Returns when its services have started. If this machine has no control
+    /// groups of version 2, the function prints that the caller is skipped, and returns none.
     ///
     /// # Errors
-    /// A part of the system cannot be made, or it does not come up.
+    /// A part of the system cannot be made, or the system does not start.
     pub fn boot(system: &Installed, shown: &Path, network: Network) -> Result<Option<Self>> {
         let Some(group) = Unit::with(&[])? else { return Ok(None) };
         let copy = system.folder_for_copy()?;

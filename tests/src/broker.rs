@@ -18,10 +18,10 @@ use std::process::{Child, Command, ExitStatus, Output, Stdio};
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// A device process that takes longer to listen hangs; an emulated machine on a busy one takes long.
+/// A device process that takes longer to listen hangs; an emulated machine on a busy host takes long.
 const START: Duration = Duration::from_secs(300);
 
-/// The system's word for an answer that does not come in time (EAGAIN).
+/// The system's message for an answer that does not arrive in time (EAGAIN).
 const NO_ANSWER: &str = "(os error 11)";
 
 /// A running broker. When it is dropped it is killed, and its log, with that of its VMs, is printed, which shows if the test fails.
@@ -141,7 +141,7 @@ impl Broker {
     /// The broker does not answer.
     pub fn status(&self) -> Result<Value> {
         let (mut said, mut answers) = (self.operate(&["status", "--json"])?, 1);
-        // Operators are not as patient as tests: a broker that the machine leaves no time is asked again.
+        // The operator's command waits less long than tests: a broker that gets no processor time is asked again.
         while String::from_utf8_lossy(&said.stderr).contains(NO_ANSWER) && answers < 30 {
             (said, answers) = (self.operate(&["status", "--json"])?, answers + 1);
         }
@@ -215,7 +215,7 @@ impl Drop for Broker {
 fn write_config(folder: &Path, top: &str, defaults: &str, vms: &[(&str, &str)]) -> Result<()> {
     let path = |name: &str| folder.join(name).display().to_string();
     let mut file = format!("control-socket = \"{}\"\n{top}\n", path("control"));
-    // A busy machine's software driver is slow, and so is the frontend of a test; tests that are about hangs say so in a VM's keys.
+    // A busy machine's software driver is slow, and so is the frontend of a test; tests about hangs set shorter limits in a VM's keys.
     file += "[defaults]\nmax-submit-time = \"60min\"\nmax-submit-time-contended = \"60min\"\n";
     file += "frontend-timeout = \"60min\"\n";
     file += &format!("{defaults}\n");
@@ -225,7 +225,7 @@ fn write_config(folder: &Path, top: &str, defaults: &str, vms: &[(&str, &str)]) 
             file += &format!("socket-path = \"{}\"\n", path(name));
         }
     }
-    // In one piece: the broker may be reading the file that was there.
+    // The file is replaced in one step, because the broker may be reading the old file.
     fs::write(folder.join("config.new"), &file)?;
     Ok(fs::rename(folder.join("config.new"), folder.join("config"))?)
 }

@@ -17,7 +17,7 @@ pub struct Unit {
 }
 
 impl Unit {
-    /// Makes the group, if this machine lends those controllers to version 2; otherwise says that the caller is skipped.
+    /// Makes the group, if this machine has those controllers in version 2; otherwise prints that the caller is skipped.
     ///
     /// # Errors
     /// The system refuses the group though it has the controllers.
@@ -90,7 +90,7 @@ impl Unit {
         prepared(&format!("echo $$ >{}", self.path("cgroup.procs").display()), command)
     }
 
-    /// Waits until a group in this one is gone.
+    /// Waits until a group in this one no longer exists.
     ///
     /// # Errors
     /// The group stays.

@@ -15,8 +15,8 @@ use crate::vm::Script;
 /// Seed of the model that all tests use. Its words are far enough apart that rounding does not change them.
 const SEED: u64 = 1;
 
-/// The program prints from a thread of its own, and its end sometimes cuts off the last words (a dozen was seen): so many more are generated than are
-/// compared.
+/// The program prints from a thread of its own, and its end sometimes cuts off the last words (a dozen was seen): this number of words is generated
+/// beyond those that are compared.
 pub const SPARE_WORDS: u32 = 32;
 
 /// The model file's bytes.
@@ -41,7 +41,7 @@ pub fn script(before: &str, words: u32) -> Script {
     script_then(before, words, "")
 }
 
-/// A guest script like that of [`script`], which runs `after` when the words are there. llama.cpp's messages are in `/tmp/log` then.
+/// A guest script like that of [`script`], which runs `after` when all words are printed. llama.cpp's messages are in `/tmp/log` then.
 #[must_use]
 pub fn script_then(before: &str, words: u32, after: &str) -> Script {
     let command = arguments(Path::new("/model.gguf"), words + SPARE_WORDS).join(" ");

@@ -34,7 +34,7 @@ impl Daemon {
         Self::start_on(&vulkan()?, options)
     }
 
-    /// Starts the daemon where a process may have so many files open.
+    /// Starts the daemon with a limit of `most` open files for each process.
     pub fn start_with_open_files(most: u32) -> Result<Self> {
         let unlimited = vulkan()?.command(&daemon_executable()?)?;
         let mut limited = Command::new("prlimit");
@@ -186,7 +186,7 @@ pub fn cpu_time(pid: Pid) -> Result<Duration> {
     Ok(Duration::from_millis(ticks * 1000 / rustix::param::clock_ticks_per_second()))
 }
 
-/// Polls until the condition holds, where there is no event to wait for.
+/// Polls until the condition holds, for conditions without an event to wait for.
 pub fn eventually(timeout: Duration, mut condition: impl FnMut() -> bool) -> bool {
     let deadline = Instant::now() + timeout;
     loop {
@@ -205,10 +205,10 @@ pub fn is_alive(pid: Pid) -> bool {
     Stat::of(number(pid)).and_then(|stat| stat.state()).is_some_and(|state| !matches!(state, 'Z' | 'X'))
 }
 
-/// Stops a process, and waits until all of its threads stand still: the signal reaches one thread, which stops the others when its turn comes.
+/// Stops a process, and waits until all of its threads stand still: the signal reaches one thread, which stops the others when the scheduler runs it.
 ///
 /// # Errors
-/// There is no such process, or it goes on.
+/// There is no such process, or it continues to run.
 pub fn halt(pid: Pid) -> Result<()> {
     kill_process(pid, Signal::STOP)?;
     ensure!(eventually(PATIENCE, || stands_still(pid)), "process {} goes on", pid.as_raw_nonzero());

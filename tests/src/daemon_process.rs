@@ -17,23 +17,23 @@ use crate::program::cargo::{build, cargo, own_profile};
 use crate::program::stat::Stat;
 use crate::sources::repository;
 
-/// A running daemon. Dropping it kills it; [`DaemonProcess::stop`] ends it and checks how it ends.
+/// A running daemon. Dropping it kills it; [`DaemonProcess::stop`] ends it and checks its exit.
 pub struct DaemonProcess {
     child: Child,
     folder: TempDir,
 }
 
-/// A daemon that takes longer to listen or to end hangs.
+/// A daemon that takes longer than this to listen or to end hangs.
 const PATIENCE: Duration = Duration::from_secs(480);
 const POLL: Duration = Duration::from_millis(20);
-/// A submission of a software driver takes as long as other programs leave it of the processors, and so does the answer of a frontend that
-/// this process plays: tests that are about hangs say so themselves.
+/// The time of a submission of a software driver depends on the load of the processors, and so does the answer of the frontend in this process: tests
+/// about hangs set these limits themselves.
 const PATIENT: [(&str, &[&str]); 2] = [
     ("--max-submit-time", &["--max-submit-time", "60min", "--max-submit-time-contended", "60min"]),
     ("--frontend-timeout", &["--frontend-timeout", "60min"]),
 ];
 
-/// Returns whether a process listens at the Unix socket at `path`, whose file is there a moment before.
+/// Returns whether a process listens at the Unix socket at `path`, whose file exists a moment earlier.
 fn is_listened_at(path: &Path) -> bool {
     const ACCEPTS_CONNECTIONS: &str = "00010000";
     let sockets = fs::read_to_string("/proc/net/unix").unwrap_or_default();
@@ -48,7 +48,7 @@ impl DaemonProcess {
     /// Starts the daemon on `vulkan` with further command line `arguments`; returns when it listens.
     ///
     /// # Errors
-    /// It does not build, or ended instead of listening; the message holds what it logged.
+    /// It does not build, or ended instead of listening; the message holds its log.
     pub fn start(vulkan: &HostVulkan, arguments: &[&str]) -> Result<Self> {
         Self::start_executable(&daemon_executable()?, vulkan, arguments)
     }
@@ -165,7 +165,7 @@ impl Drop for DaemonProcess {
     }
 }
 
-/// The options with which a daemon with these `arguments` waits for a machine that stands still.
+/// The options with which a daemon with these `arguments` tolerates a machine that stands still for a while.
 pub fn patience(arguments: &[&str]) -> impl Iterator<Item = &'static str> {
     let is_said = |option: &str| arguments.iter().any(|argument| argument.starts_with(option));
     PATIENT
@@ -174,7 +174,7 @@ pub fn patience(arguments: &[&str]) -> impl Iterator<Item = &'static str> {
         .flat_map(|(_, options)| options.iter().copied())
 }
 
-/// Returns the same command, behind a line of shell that prepares its process. The command's environment is not the shell's.
+/// Returns the same command, after a line of shell that prepares its process. The command's environment is not the shell's.
 #[must_use]
 pub fn prepared(line: &str, command: &Command) -> Command {
     let mut prepared = Command::new("sh");
@@ -214,7 +214,7 @@ pub fn workers(daemon: u32) -> Result<Vec<u32>> {
     Ok(workers)
 }
 
-/// The time at which a process was started, in the kernel's clock ticks: process numbers begin again when the largest was given out.
+/// The time at which a process was started, in the kernel's clock ticks: the kernel uses process numbers again after the largest.
 pub(crate) fn start_time(process: u32) -> u64 {
     Stat::of(process).and_then(|stat| stat.started()).unwrap_or(u64::MAX)
 }
@@ -233,7 +233,7 @@ pub fn launcher(daemon: u32) -> Result<u32> {
 /// It has ended itself.
 pub fn children(process: u32) -> Result<Vec<u32>> {
     let mut children = listed_children(process)?;
-    // One that ends meanwhile may hide its next sibling from a list (proc(5)).
+    // A child that ends meanwhile may hide its next sibling from a list (proc(5)).
     for child in listed_children(process)? {
         if !children.contains(&child) {
             children.push(child);
@@ -253,8 +253,8 @@ fn listed_children(process: u32) -> Result<Vec<u32>> {
     Ok(children)
 }
 
-/// The daemon's executable in the profile this program was built in. Built anew once per process, so that it is never stale; where
-/// there is nothing to build with, `VHOST_USER_VULKAN_DAEMON` names it.
+/// The daemon's executable in the profile this program was built in. A process builds it once, so that it is never stale; on a machine without a
+/// compiler, `VHOST_USER_VULKAN_DAEMON` names it.
 ///
 /// # Errors
 /// It does not build.
@@ -270,8 +270,8 @@ pub fn daemon_executable() -> Result<PathBuf> {
         .map_err(|error| anyhow!(error))
 }
 
-/// The daemon's executable, where everything of the workspace that tests run was built before them: cargo would build nothing, but wait for the
-/// end of what else it compiles.
+/// The daemon's executable, if all programs that tests run were built before: cargo would build nothing, but wait until it has compiled other
+/// programs.
 fn built_before() -> Option<PathBuf> {
     std::env::var_os("VHOST_USER_VULKAN_DAEMON").map(PathBuf::from)
 }
@@ -285,7 +285,7 @@ pub fn build_daemon(release: bool) -> Result<PathBuf> {
     let mut cargo = cargo();
     cargo.arg("build").arg("--target-dir").arg(&target);
     if release {
-        // As users build it. It takes minutes the first time and should show what it does.
+        // Users build it like this. The build takes minutes the first time, and should show its progress.
         cargo.args(["--release", "--package", "daemon"]);
     } else {
         cargo.args(["--quiet", "--bin", "vhost-user-vulkan"]);
@@ -322,7 +322,7 @@ pub fn doctor_for_guests() -> Result<PathBuf> {
     Ok(target.join("release/vhost-user-vulkan-doctor"))
 }
 
-/// Builds a program of integration tests and answers where its executable is.
+/// Builds a program of integration tests and returns the path of its executable.
 ///
 /// # Errors
 /// It does not build.

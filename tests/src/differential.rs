@@ -32,7 +32,7 @@ pub struct Gap {
     pub reason: &'static str,
 }
 
-/// The number of cases that may end the program before the run is given up.
+/// The number of cases that may end the program before the run fails.
 const DEATHS_MAX: usize = 12;
 
 /// The folder with the compiled shaders of `executable`, the suite's program.
@@ -92,7 +92,7 @@ fn compile(compilers: &PackageRoot, source: &Path, folder: &Path) -> Result<()> 
 }
 
 /// Runs all cases, or those whose names start with one of `only`. `start` makes the command that runs the suite's program; a program that ends within
-/// a case is started again behind it, and the case's outcome says so.
+/// a case is started again after this case, whose outcome records the end.
 ///
 /// # Errors
 /// The program cannot be started, or too many cases end it.
@@ -125,7 +125,7 @@ pub fn run(start: impl Fn() -> Result<Command>, shaders: &Path, only: &[&str]) -
     bail!("too many cases ended the program: {outcomes:?}")
 }
 
-/// Reads the outcome of each case from a program's output. A line without its end names the case the program ended in.
+/// Reads the outcome of each case from a program's output. A line without its end names the case in which the program ended.
 ///
 /// # Errors
 /// The program ended within a case.
@@ -235,7 +235,7 @@ pub fn tally(outcomes: &Outcomes) -> (usize, usize, usize) {
     (ok, skipped, outcomes.len() - ok - skipped)
 }
 
-/// Cases in which a driver ends programs of the host on some machines, by a fault of its own: there nothing is compared.
+/// Cases in which a fault of the driver ends programs of the host on some machines: these outcomes are not compared.
 const NATIVE_DEATHS: &[(&str, &str)] =
     &[("subgroups.types.float16", "lavapipe 26.1 on processors with AVX512-FP16")];
 

@@ -1,8 +1,8 @@
-//! The fuzz targets as a check: all are built, each runs for a while, and a crash, a hang or memory without bound fails it.
+//! The fuzz targets as a check: all are built, each runs for a while, and a crash, a hang or memory without bound fails the check.
 //!
 //! The targets are built without a sanitizer, which takes a third less time, unless `FUZZ_SANITIZER` names one (`address`).
 //!
-//! This module knows how targets are instrumented and the output of libFuzzer, and nothing of the code in the targets. New inputs are thrown away:
+//! This module knows how targets are instrumented and the output of libFuzzer, and nothing of the code in the targets. New inputs are discarded:
 //! `fuzz/README.md` says how to fuzz for days.
 
 use crate::package::Architecture;
@@ -25,7 +25,7 @@ const INPUT_MAX: u32 = 120;
 const MEMORY_MAX: u32 = 2048;
 
 /// The compiler's flags by which libFuzzer sees the code that an input reaches and the values that it compares: those of `cargo fuzz`, which would
-/// build each crate in one piece and so on one processor.
+/// build each crate in one piece, and so only on one processor.
 const INSTRUMENTATION: &[&str] = &[
     "--cfg=fuzzing",
     "-Cpasses=sancov-module",
@@ -38,7 +38,7 @@ const INSTRUMENTATION: &[&str] = &[
 /// Lines of a failed target's output that are shown.
 const LINES_SHOWN: usize = 60;
 
-/// Builds all targets and runs each for `FUZZ_SECONDS`, two at a time. Answers how many held and how many did not.
+/// Builds all targets and runs each for `FUZZ_SECONDS`, two at a time. Returns how many targets passed and how many failed.
 ///
 /// # Errors
 ///
@@ -96,7 +96,7 @@ impl Place {
         let sanitizer = std::env::var("FUZZ_SANITIZER").ok();
         let flags = INSTRUMENTATION.iter().map(|flag| (*flag).to_owned());
         let flags: Vec<_> = flags.chain(sanitizer.iter().map(|name| format!("-Zsanitizer={name}"))).collect();
-        // With the target's name the flags do not go to build scripts.
+        // If cargo gets the target's name, the flags do not apply to build scripts.
         let target = Architecture::own().context("no fuzz targets are built for this machine")?.triple();
         let status = cargo()
             .args(["build", "--quiet", "--locked", "--release", "--bins"])
@@ -114,7 +114,7 @@ impl Place {
         self.check_seeds()
     }
 
-    /// Checks the program that makes the corpora. It has no fuzzer in it, so it is not instrumented.
+    /// Checks the program that makes the corpora. It contains no fuzzer, so it is not instrumented.
     fn check_seeds(&self) -> Result<()> {
         let mut check = cargo();
         check.args(["check", "--quiet", "--locked", "--examples", "--target-dir"]).arg(&self.built);
@@ -143,7 +143,7 @@ impl Place {
         let artifacts = self.folder.join("artifacts").join(target);
         [&found, &counts, &artifacts].into_iter().try_for_each(fs::create_dir_all)?;
         let output = Command::new("timeout")
-            // libFuzzer looks at its clock between inputs only.
+            // libFuzzer checks its time limit only between inputs.
             .args(["--kill-after=10".to_owned(), (seconds + 600).to_string()])
             .arg(self.program(target)?)
             .arg(format!("-max_total_time={seconds}"))
@@ -180,7 +180,7 @@ impl Place {
     }
 }
 
-/// Runs and commands in a folder of count files, which targets leave where `FUZZ_COUNTS` says.
+/// Returns the runs and commands in a folder of count files, which targets write into the folder that `FUZZ_COUNTS` names.
 fn counted(folder: &Path) -> Result<(u64, u64)> {
     let mut sum = (0, 0);
     for entry in fs::read_dir(folder)? {

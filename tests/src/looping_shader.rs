@@ -12,7 +12,7 @@ use rspirv::spirv::{
 pub const GROUP: u32 = 64;
 /// The id of the specialization constant that is the factor.
 pub const MULTIPLIER: u32 = 0;
-/// The id of the specialization constant that says how often the multiplication is done.
+/// The id of the specialization constant that is the number of multiplications.
 pub const STEPS: u32 = 1;
 
 /// Returns the words of the program's buffer after its run.

@@ -125,7 +125,7 @@ fn tensors(shape: &Shape) -> Vec<Tensor> {
         // Small against the additions of the layers: the next word depends on all words before, not on the last one alone.
         Tensor { spread: 0.25, ..weights("token_embd.weight".to_owned(), width, shape.vocabulary()) },
         norm("output_norm.weight".to_owned()),
-        // Only words are ever said.
+        // The model generates only words, no other tokens.
         Tensor {
             silent_rows: CONTROL_TOKENS + 256,
             ..weights("output.weight".to_owned(), width, shape.vocabulary())

@@ -6,8 +6,8 @@ use std::sync::atomic::{AtomicU16, Ordering};
 
 use anyhow::{Context, Result};
 
-/// The ports that are given out lie below those that Linux gives to a program that asks for any, so no other program gets one by chance before the
-/// server binds it.
+/// The first port that is given out. These ports lie below those that Linux gives to a program that asks for any port, so no other program gets one
+/// by chance before the server binds it.
 const FIRST: u16 = 10_000;
 const COUNT: u16 = 20_000;
 /// Ports of one process, before those of the next process number.

@@ -14,7 +14,7 @@ pub struct Tool {
     package: &'static str,
 }
 
-/// The sign by which a tool is known to be there.
+/// The sign by which this module recognises that a tool is installed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Presence {
     /// A program of this name in the search path.
@@ -69,7 +69,7 @@ pub const PACKAGE: &[Tool] = &[
 pub const ARM64: &[Tool] = &[
     program("aarch64-linux-gnu-gcc", "gcc-aarch64-linux-gnu"),
     program("qemu-aarch64-static", "qemu-user-static"),
-    // The C library with which they are linked.
+    // The C library with which the programs are linked.
     Tool {
         presence: Presence::File("/usr/aarch64-linux-gnu/lib/libc.so.6"),
         package: "libc6-dev-arm64-cross",
@@ -89,7 +89,7 @@ impl Tool {
     }
 }
 
-/// Installs the missing ones of these tools when root; otherwise says how to install them.
+/// Installs the missing ones of these tools if this process is root; otherwise says how to install them.
 ///
 /// # Errors
 /// Something is missing and could not be installed.
@@ -116,7 +116,7 @@ pub fn has_gpu() -> bool {
 }
 
 /// Returns whether KVM may run a stock guest on this machine; only a guest that boots proves it. The kernel's own KVM needs an extension of the processor.
-/// A module that does without (PVM) offers `/dev/kvm` too, but runs only kernels that are made for it.
+/// A module that needs no extension (PVM) offers `/dev/kvm` too, but runs only kernels that are made for it.
 #[must_use]
 pub fn may_have_kvm() -> bool {
     let processor = fs::read_to_string("/proc/cpuinfo").unwrap_or_default();
@@ -136,7 +136,7 @@ fn in_path(command: &str) -> bool {
 
 fn apt_get(arguments: &[&str]) -> Result<()> {
     let status = Command::new("apt-get")
-        // The machine may be installing something by itself.
+        // The machine may be installing other packages by itself.
         .args(["-o", "DPkg::Lock::Timeout=600", "-o", "Acquire::Retries=3"])
         .args(arguments)
         .env("DEBIAN_FRONTEND", "noninteractive")

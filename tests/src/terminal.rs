@@ -69,7 +69,7 @@ impl Terminal {
     }
 
     /// Changes the size of the terminal, which a signal reports to the program, and waits until the program has drawn two pictures more: a key that
-    /// comes together with the signal may be lost (crossterm looks at one of the two).
+    /// arrives together with the signal may be lost (crossterm handles only one of the two).
     ///
     /// # Errors
     /// The terminal is gone, or the program draws no more.
@@ -127,7 +127,7 @@ impl Terminal {
         &self.written
     }
 
-    /// Returns whether a picture has begun and is not complete, as the program says itself.
+    /// Returns whether a picture has begun and is not complete, according to the program's marks.
     fn is_drawing(&self) -> bool {
         let last = |mark: &[u8]| self.written.windows(mark.len()).rposition(|bytes| bytes == mark);
         last(PICTURE_BEGINS) > last(PICTURE_ENDS)

@@ -1,4 +1,4 @@
-//! Clients before a daemon whose workers have the Khronos validation layer between themselves and the driver.
+//! Clients of a daemon whose workers have the Khronos validation layer between themselves and the driver.
 
 use crate::clients::Setup;
 use crate::daemon::{Daemon, eventually};
@@ -14,7 +14,7 @@ const PRESENT: &str = "CURRENT-VALIDATION-ENABLED";
 /// The beginning of the layer's message about an error; the name of the error follows.
 const FINDING: &str = "Validation Error: [ ";
 
-/// Errors that programs make themselves, natively as well.
+/// Errors that programs make themselves, also natively.
 const KNOWN: &[(&str, &str)] = &[
     ("UNASSIGNED-vkAllocateMemory-maxMemoryAllocationSize", "a case asks for too much"),
     ("VUID-vkAllocateMemory-pAllocateInfo-01713", "the same case"),

@@ -1,4 +1,4 @@
-//! The machine's own GPU in a guest: it has its name there, a program computes on it, and a guest maps its memory.
+//! The machine's own GPU in a guest: it has the same name there, a program computes on it, and a guest maps its memory.
 //!
 //! A test that cannot run on this machine is skipped and says so; with `REQUIRE_GPU=1` it fails instead, so that a GPU runner cannot skip silently.
 
@@ -102,7 +102,7 @@ fn a_guest_maps_memory_of_the_gpu_and_never_sees_a_neighbours_in_its_place() -> 
     drop(seen);
     gpu.destroy_blob(copied)?;
 
-    // The guest gives memory back that it has mapped.
+    // The guest frees memory that it has mapped.
     first.free(memory)?;
     take_and_fill(&mut second)?;
     assert_eq!(words(&mapping)?, [0x1234_5678, 0x1234_5678, 0x8765_4321], "freed and still mapped");

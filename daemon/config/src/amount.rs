@@ -1,4 +1,4 @@
-//! Amounts of memory as people write them, that is bytes with a unit, or for a GPU's memory also the part of it in percent; and times.
+//! Amounts of memory as people write them: bytes with a unit, and for a GPU's memory also a percentage; and times.
 
 use serde::{Deserialize, Serialize};
 use std::fmt;
@@ -11,11 +11,11 @@ use std::time::Duration;
 pub enum Amount {
     /// An amount in bytes.
     Bytes(u64),
-    /// A part of all that there is, in hundredths of a percent: 1 to 10 000.
+    /// A part of the whole memory, in hundredths of a percent: 1 to 10 000.
     Part(u64),
 }
 
-/// All that there is, in hundredths of a percent.
+/// The whole memory, in hundredths of a percent.
 const WHOLE: u64 = 10_000;
 
 impl Amount {
@@ -41,7 +41,7 @@ impl FromStr for Amount {
     }
 }
 
-/// An amount as it can be written.
+/// Writes an amount in a form that can be read back.
 impl fmt::Display for Amount {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {

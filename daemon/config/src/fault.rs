@@ -2,7 +2,7 @@
 
 use serde::{Deserialize, Serialize};
 
-/// The party at whose fault a context cannot go on.
+/// The party whose fault it is that a context cannot go on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum AtFault {
     /// The guest's program, or its driver.

@@ -1,4 +1,4 @@
-//! The GPUs of a VM: what the probe has found out about each, and how its workers use it.
+//! The GPUs of a VM: the facts that the probe has found about each, and the use that its workers make of it.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 /// The kind of memory that guests map (`--memory`).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub enum MemoryBackEnd {
-    /// Memory files of ours, imported by the driver through `VK_EXT_external_memory_host`.
+    /// Memory files of the device process, imported by the driver through `VK_EXT_external_memory_host`.
     #[value(help = "Memory files, which the driver imports")]
     Memfd,
     /// The driver's own memory, exported by it through `VK_EXT_external_memory_dma_buf`.
@@ -14,22 +14,22 @@ pub enum MemoryBackEnd {
     DmaBuf,
 }
 
-/// The abilities of a driver with one [`MemoryBackEnd`], as they were tried out.
+/// The abilities of a driver with one [`MemoryBackEnd`], as the trial found them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct MemoryTrial {
     /// Memory types, a bit each, that guests can map; never 0.
     pub mappable_types: u32,
     /// Memory of one device can be imported into another.
     pub shareable: bool,
-    /// The memory types that guests can map besides, if they are offered.
+    /// The further memory types that guests can map, if they are offered.
     pub driver_mapped: DriverMapped,
-    /// Memory types, a bit each, that guests cannot map, and whose memory one process of the driver's can give to another as a descriptor that
-    /// says nothing of what it is (`VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT`).
+    /// Memory types, a bit each, that guests cannot map, and whose memory one process of the driver can give to another as a descriptor that does not
+    /// say what the memory is (`VK_EXTERNAL_MEMORY_HANDLE_TYPE_OPAQUE_FD_BIT`).
     pub exportable_types: u32,
 }
 
-/// Memory types that a driver exports to no other process, but maps for the processor out of a device node that others can map as well. Such a
-/// mapping keeps nothing alive: see `serve::lenders`.
+/// Memory types that a driver exports to no other process, but maps for the processor out of a device node that others can map too. Such a mapping
+/// keeps no memory alive: see `serve::lenders`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct DriverMapped {
     /// The types, a bit each; none if 0.
@@ -47,15 +47,15 @@ pub struct GpuChoice {
     pub memory: MemoryBackEnd,
     /// The result of the trial of that back end.
     pub trial: MemoryTrial,
-    /// The capabilities that its queues are offered with.
+    /// The capabilities of its queues that guests are offered.
     pub queues: Queues,
     /// The protections of guests beyond what Vulkan promises.
     pub protection: Protection,
 }
 
 impl GpuChoice {
-    /// Returns the memory types, a bit each, whose memory is made so that a context's next worker can have it. There are none where the driver maps
-    /// memory for guests: buffers cannot be for both.
+    /// Returns the memory types, a bit each, whose memory is made so that a context's next worker can have it. If the driver maps memory for guests,
+    /// there are none: buffers cannot be for both.
     #[must_use]
     pub fn exported_types(&self) -> u32 {
         match (self.memory, self.trial.driver_mapped.types) {
@@ -64,14 +64,14 @@ impl GpuChoice {
         }
     }
 
-    /// Returns whether guests can map the GPU's own memory: the driver exports it, or maps it for them.
+    /// Returns whether guests can map the GPU's own memory: the driver exports that memory, or maps it for guests.
     #[must_use]
     pub fn maps_device_memory(&self) -> bool {
         self.memory == MemoryBackEnd::DmaBuf || self.trial.driver_mapped.types != 0
     }
 }
 
-/// Protections that cost something, which an operator chooses.
+/// Protections that have a cost, which an operator chooses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Protection {
     /// Device memory is zero when a guest gets it.
@@ -80,26 +80,25 @@ pub struct Protection {
     pub zero_workgroup_memory: bool,
     /// Shaders access buffers inside their bindings only.
     pub robustness: Robustness,
-    /// Programs are not bound to their worker: guests are offered nothing that a successor could not have the same (`--movable`). It is off by
-    /// default.
+    /// Programs are not bound to their worker: guests are offered only features that a successor can have the same (`--movable`). Off by default.
     pub movable: bool,
 }
 
-/// The party that decides whether shaders are kept inside the buffers that are bound to them (`--robustness`).
+/// The party that decides whether shaders are kept inside their bound buffers (`--robustness`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub enum Robustness {
-    /// The daemon keeps them inside where shaders run among the worker's own memory, on a processor; the guest decides where a GPU gives
-    /// each process an address space of its own, in which there is nothing but the context's.
+    /// The daemon keeps shaders inside if they run among the worker's own memory, on a processor; the guest decides if a GPU gives each process an
+    /// address space of its own, which contains only the context's memory.
     #[default]
     Auto,
-    /// The daemon keeps them inside, whether the guest asks for it or not.
+    /// The daemon keeps shaders inside, whether the guest asks for this or not.
     On,
     /// The guest decides, as it does on the host.
     Guest,
 }
 
 impl Protection {
-    /// Returns the options by which a guest meets less than by default.
+    /// Returns the options that weaken the defaults for a guest.
     #[must_use]
     pub fn weaker(&self) -> Vec<&'static str> {
         let options = [
@@ -120,24 +119,24 @@ impl Default for Protection {
 /// The capabilities of the GPU's queues that guests are offered (`--queues`).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub enum Queues {
-    /// Compute and copy. No graphics command is executed.
+    /// Compute and copy. The worker executes no graphics command.
     Compute,
-    /// Compute and copy as well, but queue families that draw on the host say so, for programs that compute only where they find a family
-    /// that draws. What programs ask before they draw is answered with no.
+    /// Compute and copy. But queue families that draw on the host also say so, for programs that compute only on a family that draws. The answer to a
+    /// program's questions before it draws is "no".
     #[default]
     Nominal,
-    /// Graphics as well. More of the driver is open to guests.
+    /// Graphics, too. This opens more of the driver to guests.
     All,
 }
 
 impl Queues {
-    /// Returns whether graphics commands are executed.
+    /// Returns whether the worker executes graphics commands.
     #[must_use]
     pub fn draw(self) -> bool {
         self == Self::All
     }
 
-    /// Returns whether queue families say that they draw, and do not.
+    /// Returns whether queue families say that they draw, but do not.
     #[must_use]
     pub fn only_say_that_they_draw(self) -> bool {
         self == Self::Nominal
@@ -150,8 +149,8 @@ impl Queues {
     }
 }
 
-/// The look of a GPU, which programs rely on: a number for each part of that, which is another where the part is. A context moves between GPUs
-/// that are alike, and no others.
+/// The properties of a GPU on which programs rely: a number for each part, which differs if the part differs. A context moves only between GPUs that
+/// are alike.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Likeness {
     /// The numbers, of [`Self::PARTS`] in order.
@@ -163,7 +162,7 @@ impl Likeness {
     pub const PARTS: [&str; 6] =
         ["model", "limits", "features", "memory types", "queue families", "extensions"];
 
-    /// Returns the first part that is another than that of `other`, in words.
+    /// Returns the first part that differs from that of `other`, in words.
     #[must_use]
     pub fn difference(&self, other: &Self) -> Option<&'static str> {
         let at = self.parts.iter().zip(other.parts).position(|(one, other)| *one != other)?;
@@ -182,7 +181,7 @@ pub enum GpuKind {
     Virtual,
     /// A driver such as lavapipe, which computes on processors.
     Software,
-    /// A GPU of which its driver says nothing of this.
+    /// A GPU whose kind the driver does not tell.
     Other,
 }
 
@@ -217,15 +216,15 @@ pub struct GpuInfo {
     pub kind: GpuKind,
     /// Bytes of the largest heap of its own memory.
     pub device_memory: u64,
-    /// The look of the GPU, for programs.
+    /// The properties of the GPU on which programs rely.
     pub likeness: Likeness,
-    /// The result of the trial of [`MemoryBackEnd::Memfd`] on it, or the reason why that does not work.
+    /// The result of the trial of [`MemoryBackEnd::Memfd`] on this GPU, or the reason why that does not work.
     pub memfd: Result<MemoryTrial, String>,
-    /// The result of the trial of [`MemoryBackEnd::DmaBuf`] on it, or the reason why that does not work.
+    /// The result of the trial of [`MemoryBackEnd::DmaBuf`] on this GPU, or the reason why that does not work.
     pub dma_buf: Result<MemoryTrial, String>,
 }
 
-/// The names by which people mean a GPU.
+/// The names that people use for a GPU.
 #[derive(Clone, Copy, Debug)]
 pub struct GpuNames<'a> {
     /// `VkPhysicalDeviceIDProperties::deviceUUID`.
@@ -237,7 +236,7 @@ pub struct GpuNames<'a> {
 }
 
 impl GpuNames<'_> {
-    /// Returns whether this is the GPU with such a UUID or PCI address, which is in lower case.
+    /// Returns whether the GPU has this UUID or PCI address, given in lower case.
     fn are_exactly(&self, wanted: &str) -> bool {
         let pci = self.pci_address.map(str::to_lowercase);
         hexadecimal(self.uuid) == wanted.replace('-', "")
@@ -245,8 +244,7 @@ impl GpuNames<'_> {
     }
 }
 
-/// Returns the places of the GPUs that a name means: of the first one with this UUID or PCI address, or else of all with this in their
-/// names.
+/// Returns the indices of the GPUs that a name means: the first GPU with this UUID or PCI address, or else all GPUs with this text in their names.
 pub fn meant<'a>(gpus: impl Iterator<Item = GpuNames<'a>> + Clone, selection: &str) -> Vec<usize> {
     let wanted = selection.to_lowercase();
     if let Some(exact) = gpus.clone().position(|gpu| gpu.are_exactly(&wanted)) {
@@ -263,7 +261,7 @@ pub fn hexadecimal(uuid: &[u8; 16]) -> String {
 }
 
 impl GpuInfo {
-    /// The names of the GPU.
+    /// Returns the names of the GPU.
     #[must_use]
     pub fn names(&self) -> GpuNames<'_> {
         GpuNames { uuid: &self.uuid, pci_address: self.pci_address.as_deref(), name: &self.name }
@@ -275,12 +273,12 @@ impl GpuInfo {
         self.kind == GpuKind::Software
     }
 
-    /// Returns how to use the GPU, to compute: with the back end that is wanted, or with the first that works. Memory files come first:
+    /// Returns how to use the GPU for compute: with the wanted back end, or with the first back end that works. Memory files come first:
     /// they need no device node, and cost the driver no descriptor.
     ///
     /// # Errors
     ///
-    /// The reason why guests cannot use it.
+    /// The reason why guests cannot use the GPU.
     pub fn choice(&self, wanted: Option<MemoryBackEnd>) -> Result<GpuChoice, String> {
         let queues = Queues::Compute;
         let protection = Protection::default();

@@ -1,6 +1,6 @@
 //! Options of one daemon, and every bound on what a guest can make it allocate or hold.
 //!
-//! `limits` has the bounds, `amount` the spelling of sizes and times, `fault` who is at fault when a
+//! `limits` has the bounds, `amount` the spelling of sizes and times, `fault` the party at fault when a
 //! context is lost, `gpu` the choice of GPUs and the rights of guests on them, `memory` the
 //! messages about memory between device process and worker, `passage` how submissions reach the driver, and `key` the secret of pipeline caches.
 

@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 
 /// The bound on the share of one context in an amount that all contexts of a VM share: each may hold at most this many times the amount that it
-/// leaves free. However many contexts take as much as they get, something is left for the next.
+/// leaves free. However many contexts take as much as they can, the next context still gets a part.
 pub const SHARE: u64 = 7;
 
-/// The most of `total` that one context can hold while no other holds any.
+/// Returns the most of `total` that one context can hold while no other context holds any.
 #[must_use]
 pub const fn most(total: u64) -> u64 {
     // A total this small has no share to leave; see `device::quota`.
@@ -17,28 +17,28 @@ pub const fn most(total: u64) -> u64 {
     if most < total as u128 { most as u64 } else { total }
 }
 
-/// The regions of guest memory up to which blobs are mapped where the frontend announces each as a region, whatever the other regions are: memory
-/// devices, mappings of other devices. QEMU aborts beyond 512; the rest is for devices plugged in meanwhile.
+/// The number of regions of guest memory up to which blobs are mapped, if the frontend announces each blob as a region. Other regions count too, such
+/// as memory devices and mappings of other devices. QEMU aborts beyond 512; the rest is for devices plugged in meanwhile.
 pub const MEMORY_REGIONS_MAX: usize = 500;
 
-/// Advice to operators where a process of the daemon ends that a VM is connected to: QEMU connects a second time only for a device that is plugged
+/// Advice to operators when a process of the daemon ends to which a VM is connected: QEMU reconnects only for a device that is plugged in
 /// again.
 pub const PLUG_AGAIN: &str = "the VM's GPU is dead until its device is plugged again, and a reset of the VM before that aborts QEMU: \
                               docs/operations.md has the commands";
 
-/// Bounds on the device process, per VM. A request that exceeds one is answered with a virtio-gpu error and logged with its name. Those called
-/// *shared* leave each context its share ([`SHARE`]).
+/// Bounds on the device process, per VM. The device process answers a request that exceeds a bound with a virtio-gpu error, and logs the bound's name.
+/// Bounds called *shared* leave each context its share ([`SHARE`]).
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct DeviceLimits {
     /// Contexts alive at once; each costs a process. Shared, by the names of the guest's programs, which programs choose themselves. The share
-    /// protects from mistakes, not from malice, since nothing else tells one program of a guest from another. Default 256.
+    /// protects from mistakes, not from malice, because only the name tells programs of a guest apart. Default 256.
     pub contexts: usize,
     /// Resources alive at once. Shared. Default 65 536.
     pub resources: usize,
-    /// Blobs mapped at once, where the frontend announces each as a region of guest memory; fewer where other regions leave less of
-    /// [`MEMORY_REGIONS_MAX`]. Shared. Default 400.
+    /// Blobs mapped at once, if the frontend announces each as a region of guest memory; fewer if other regions leave less of [`MEMORY_REGIONS_MAX`].
+    /// Shared. Default 400.
     pub live_maps: usize,
-    /// Blobs mapped at once, where the frontend does not announce each as a region of guest memory. crosvm has a slot of KVM's for each, and KVM has
+    /// Blobs mapped at once, if the frontend does not announce each as a region of guest memory. crosvm has a slot of KVM's for each, and KVM has
     /// 32 764 slots. Shared. Default 16 384.
     pub live_maps_unannounced: usize,
     /// Bytes of device memory that drivers allocate for guests. Shared. Default: no limit but the GPU's.
@@ -48,7 +48,7 @@ pub struct DeviceLimits {
     pub host_memory: u64,
     /// Rings of all contexts; each costs a thread of its worker. Shared. Default 2048.
     pub vm_rings: usize,
-    /// Pieces that [`Self::host_memory`] is handed out in. Shared. Default 65 536.
+    /// Pieces in which [`Self::host_memory`] is handed out. Shared. Default 65 536.
     pub memory_pieces: usize,
     /// Descriptors that workers have deposited of memory that only drivers use. A context that needs more is lost if its worker dies. Shared.
     /// Default 16 384.
@@ -61,11 +61,11 @@ pub struct DeviceLimits {
     pub shmem_blob_bytes: u64,
     /// Bytes of all shared-memory blobs of the VM: rings, streams, replies. Shared. Default 8 GiB.
     pub shmem_total_bytes: u64,
-    /// Messages queued for workers that do not read; a worker for which there would be more is ended. Shared. Default 65 536.
+    /// Messages queued for workers that do not read; a worker that would have more is ended. Shared. Default 65 536.
     pub worker_backlog: usize,
-    /// Bytes of the streams among them. Shared. Default 64 MiB.
+    /// Bytes of the streams among these messages. Shared. Default 64 MiB.
     pub worker_backlog_bytes: usize,
-    /// Descriptors among them. Shared. Default 4096.
+    /// Descriptors among these messages. Shared. Default 4096.
     pub worker_backlog_files: usize,
     /// Lines a minute of the output of workers and drivers that go into the log; more are dropped. Shared. Default 600.
     pub log_lines: u32,
@@ -96,20 +96,20 @@ impl Default for DeviceLimits {
 }
 
 impl DeviceLimits {
-    /// Returns these limits for a process that may have `files` descriptors open: some are kept for purposes that no guest can do without, the others
-    /// bound the descriptors that guests hold. Shares are left of them as of everything else. Where a broker has its part in each context
-    /// (`has_broker`), a context needs more of them.
+    /// Returns these limits for a process that may have `files` descriptors open. Some are kept for purposes that no guest can do without; the others
+    /// bound the descriptors that guests hold. Shares apply to them as to all amounts. If a broker takes part in each context (`has_broker`), a
+    /// context needs more of them.
     #[must_use]
     pub fn within_files(self, files: u64, has_broker: bool) -> Self {
         let files = usize::try_from(files).unwrap_or(usize::MAX);
-        // A channel, a status page, an output, two checkpoints and a journal for each context; for its broker a page and both ends of a doorbell.
+        // A channel, a status page, an output, two checkpoints and a journal for each context; for the broker a page and both ends of a doorbell.
         let workers = self.contexts.saturating_mul(if has_broker { 9 } else { 6 });
         let kept = FILES_KEPT + workers.min(files / 4);
         let free = files.saturating_sub(kept);
         let worker_backlog_files = self.worker_backlog_files.min(free / 8);
-        // As many may be on their way to be closed.
+        // As many may be waiting to be closed.
         let deposits = self.deposits.min(free / 8);
-        // A resource has a file, and so has a piece of memory, though most pieces are a resource's.
+        // A resource has a file, and a piece of memory has one too, although most pieces belong to a resource.
         let each = (free - worker_backlog_files - 2 * deposits) / 2;
         Self {
             resources: self.resources.min(each),
@@ -121,12 +121,12 @@ impl DeviceLimits {
     }
 }
 
-/// Descriptors that are kept for a session: regions of memory (509 of the frontend's, in the table and on their way to it), kicks, calls,
+/// Descriptors that are kept for a session: regions of memory (509 of the frontend's, in the table and on their way to the table), kicks, calls,
 /// channels, anchors; and for operators and collectors of metrics.
 const FILES_KEPT: usize = 704;
 
-/// Bounds on one context. An object beyond one of the first four is not made, which the guest learns from the next call that can tell; to exceed
-/// another ends the context. Each is logged with its name.
+/// Bounds on one context. An object beyond one of the first four is not made, which the guest learns from the next call that can tell; a context that
+/// exceeds another bound ends. The log names each exceeded bound.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ContextLimits {
     /// Bytes of device memory, counted as for [`DeviceLimits::device_memory`]. Default: no limit of its own.
@@ -141,13 +141,13 @@ pub struct ContextLimits {
     pub retired: usize,
     /// Rings alive at once; each costs a thread. Default 256.
     pub rings: usize,
-    /// Bytes of one submission's commands, and of the streams that all rings together have copied to execute them. Default 256 MiB.
+    /// Bytes of one submission's commands, and of the streams that all rings together have copied for execution. Default 256 MiB.
     pub command_bytes: usize,
     /// Bytes that decoded commands of all rings take together while they are executed or wait for the scheduler, beyond 1 MiB for each ring
     /// and 4 KiB for each submission. Default 256 MiB.
     pub arena_bytes: usize,
-    /// Bytes of the recordings of all command buffers that are kept so that the context can be moved, the room for more included. Recordings beyond
-    /// it are made all the same, but the context cannot be moved meanwhile. Default 256 MiB.
+    /// Bytes of the recordings of all command buffers that are kept so that the context can be moved, including spare room. Recordings beyond it are
+    /// still made, but the context cannot be moved meanwhile. Default 256 MiB.
     pub recording_bytes: usize,
     /// Submissions of one queue that are not complete. Default 65 536.
     pub submissions: usize,
@@ -157,7 +157,7 @@ pub struct ContextLimits {
     pub shaders: ShaderLimits,
 }
 
-/// Bounds on one shader module. A module that exceeds one is answered with `VK_ERROR_INVALID_SHADER_NV`.
+/// Bounds on one shader module. The answer to a module that exceeds a bound is `VK_ERROR_INVALID_SHADER_NV`.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub struct ShaderLimits {
     /// Bytes of code. Default 32 MiB.
@@ -170,14 +170,14 @@ pub struct ShaderLimits {
     pub shader_blocks: u32,
     /// Depth of nested selections and loops. Default 1024.
     pub shader_nesting: u32,
-    /// Numbers that instructions produce when all calls are inlined, and those of all constants. Default 262 144.
+    /// Numbers that instructions produce when all calls are inlined, and the numbers of all constants. Default 262 144.
     pub shader_cost: u64,
     /// Bytes of all variables of functions, and of all private variables. Default 1 MiB.
     pub shader_variable_bytes: u64,
 }
 
 impl ShaderLimits {
-    /// The defaults that the comments of the fields tell.
+    /// The defaults that the comments of the fields give.
     pub const DEFAULT: Self = Self {
         shader_bytes: Limits::DEFAULT.words * size_of::<u32>(),
         shader_ids: Limits::DEFAULT.ids,
@@ -228,14 +228,14 @@ pub struct HangLimits {
     /// A submission that runs longer while another context of the VM waits for the GPU costs its context. Default 10 s; the same as
     /// [`Self::max_submit_time`] with software drivers.
     pub max_submit_time_contended: Duration,
-    /// Contexts that a program of the VM loses to hung submissions before it is barred from creating more for a while; if there is none, none
-    /// is ever barred. Default 3; none with software drivers.
+    /// Contexts that a program of the VM loses to hung submissions before it may create no more for a while; without a number, no program is ever
+    /// barred. Default 3; none with software drivers.
     pub strikes: Option<u32>,
     /// Time for which the program is barred, the first time; it doubles with each further lost context. Default 10 s.
     pub strike_hold: Duration,
-    /// The longest time for which it is barred. Default 10 min.
+    /// The longest time for which a program is barred. Default 10 min.
     pub strike_hold_max: Duration,
-    /// Time after which one of the lost contexts is forgotten. Default 5 min.
+    /// Time after which a lost context is forgotten. Default 5 min.
     pub strike_forgiven: Duration,
 }
 
@@ -253,39 +253,39 @@ impl Default for HangLimits {
 }
 
 impl HangLimits {
-    /// Returns the defaults for VMs whose GPUs are processors of the host (`VK_PHYSICAL_DEVICE_TYPE_CPU`): honest submissions take minutes there.
-    /// None keeps other VMs from the processors, as the host's kernel shares these out among all.
+    /// Returns the defaults for VMs whose GPUs are processors of the host (`VK_PHYSICAL_DEVICE_TYPE_CPU`): honest submissions take minutes there. No
+    /// submission keeps other VMs from the processors, because the host's kernel shares these out.
     #[must_use]
     pub fn software() -> Self {
         let max_submit_time = Duration::from_secs(30 * 60);
         Self { max_submit_time, max_submit_time_contended: max_submit_time, strikes: None, ..Self::default() }
     }
 
-    /// Returns the defaults for VMs with such GPUs.
+    /// Returns the defaults for VMs with software drivers, or with real GPUs.
     #[must_use]
     pub fn of(software: bool) -> Self {
         if software { Self::software() } else { Self::default() }
     }
 }
 
-/// Time within which a frontend has to answer a request, and for which a descriptor that it gave may hold the device process up.
+/// Time within which a frontend has to answer a request, and for which its descriptor may hold up the device process.
 pub const FRONTEND_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Bytes of the largest window: guests place it as a PCI BAR, and firmware places none that is larger.
+/// Bytes of the largest window: guests place the window as a PCI BAR, and firmware places no larger one.
 pub const WINDOW_MAX: u64 = 256 << 30;
 
-/// Time between two looks at a worker, unless a test sets another. A checkpoint is asked for when two looks in a row find nothing executed: after one to
-/// two of these times.
+/// Time between two looks at a worker, unless a test sets another. The device process asks for a checkpoint when two looks in a row find no executed
+/// command: after one to two of these times.
 pub const CHECKPOINT_AFTER: Duration = Duration::from_secs(1);
 
-/// GPUs that one VM may have. Each costs every context of it a page and a thread.
+/// GPUs that one VM may have. Each costs every context of the VM a page and a thread.
 pub const GPUS_MAX: usize = 8;
 
-/// Messages of the broker that may wait for one device process; one that does not read as many is ended. The name of the limit, and the limit.
+/// Messages of the broker that may wait for one device process; a process with more unread messages is ended. The name of the limit, and the limit.
 pub const BROKER_BACKLOG: (&str, usize) = ("broker_backlog", 256);
 
-/// Messages of the launcher that may wait for its device process, which is trusted and reads them; with more of them the launcher ends, and
-/// the device process with it. There is one for each child that has ended and each set of descriptors that was let go. The name of the limit, and the limit.
+/// Messages of the launcher that may wait for its device process, which is trusted and reads them. With more messages the launcher ends, and the
+/// device process with it. There is one message for each ended child and each released set of descriptors. The name of the limit, and the limit.
 pub const LAUNCHER_BACKLOG: (&str, usize) = ("launcher_backlog", 65_536);
 
 /// Descriptors of one worker that keep the memory of its driver alive, at most. NVIDIA's driver has three for an instance with a device.

@@ -1,16 +1,16 @@
-//! The requests for memory that a worker sends to the device process before its driver allocates any, and the names of what it gets.
+//! The requests for memory that a worker sends to the device process before its driver allocates any, and the names of the memory that it gets.
 
 use serde::{Deserialize, Serialize};
 
-/// A piece of memory that may be shown to others; never used again for another.
+/// The number of a piece of memory that may be shown to other contexts; never used again for another piece.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct MemoryId(pub u64);
 
-/// A worker deposits a descriptor of memory with the device process under this number, and uses each number once.
+/// The number under which a worker deposits a descriptor of memory with the device process. A worker uses each number once.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub struct DepositId(pub u64);
 
-/// The memory that a descriptor beside a snapshot is of.
+/// The memory behind a descriptor beside a snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, Serialize, Deserialize)]
 pub enum MemoryName {
     /// A piece.
@@ -21,7 +21,7 @@ pub enum MemoryName {
     Deposit(DepositId),
 }
 
-/// The kind of place where memory is, which tells the limit that it counts to.
+/// The kind of place where memory is, which decides the limit to which it counts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Heap {
     /// The GPU's own ([`super::limits::DeviceLimits::device_memory`]).
@@ -48,13 +48,13 @@ pub enum Wanted {
         heap: Heap,
         /// Bytes that are needed now.
         least: u64,
-        /// Bytes that spare the next question, `least` or more.
+        /// Bytes that save the next request, `least` or more.
         bytes: u64,
     },
 }
 
 impl Wanted {
-    /// Returns the bytes of the GPU's own memory that the request cannot do without; none if it is for other memory.
+    /// Returns the bytes of the GPU's own memory that the request needs at least; none if it is for other memory.
     #[must_use]
     pub fn least_of_gpu(self) -> Option<u64> {
         match self {
@@ -70,11 +70,11 @@ impl Wanted {
 pub struct MemoryCount {
     /// The bytes that the context holds, granted in advance or used.
     pub held: u64,
-    /// The bytes that it could be granted now beyond those.
+    /// The further bytes that it could be granted now.
     pub room: u64,
 }
 
-/// Something for each heap.
+/// A value for each heap.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct PerHeap<T> {
     /// For [`Heap::Device`].

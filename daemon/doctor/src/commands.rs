@@ -7,13 +7,13 @@ use std::process::{Command, Stdio};
 use std::sync::mpsc;
 use std::time::{Duration, Instant};
 
-/// Time that a program has.
+/// The time that a program has.
 const PATIENCE: Duration = Duration::from_secs(30);
 const POLL: Duration = Duration::from_millis(10);
-/// Most bytes that are read of a program's output.
+/// The most bytes that are read of a program's output.
 const ANSWER_BYTES: usize = 1 << 20;
 
-/// Returns the path of a program of the search path.
+/// Returns the path of a program in the search path.
 pub(crate) fn in_path(system: &System, program: &str) -> Option<PathBuf> {
     let folders = system.variable("PATH")?.split(':');
     let paths = folders.filter_map(|folder| std::path::absolute(Path::new(folder).join(program)).ok());
@@ -30,7 +30,7 @@ pub(crate) fn said(program: &Path, arguments: &[&str]) -> Result<String, String>
     std::thread::spawn(move || {
         let mut bytes = Vec::new();
         let read = output.take(ANSWER_BYTES as u64).read_to_end(&mut bytes);
-        // The caller has stopped waiting if the program took too long.
+        // If the program took too long, the caller does not wait any more.
         let _ = answer.send(read.map(|_| String::from_utf8_lossy(&bytes).into_owned()));
     });
     let start = Instant::now();

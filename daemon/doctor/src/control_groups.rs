@@ -1,33 +1,33 @@
-//! Control groups of version 2, as the kernel tells a process of them: its group, and the mount that shows it (proc(5), kernel:
-//! `admin-guide/cgroup-v2.rst`). Works on the texts of `/proc/self/cgroup` and `/proc/self/mountinfo`; looks at no file.
+//! Control groups of version 2, as the kernel shows them to a process: its group, and the mount that shows the group (proc(5), kernel:
+//! `admin-guide/cgroup-v2.rst`). This module works on the texts of `/proc/self/cgroup` and `/proc/self/mountinfo`, and reads no file.
 
 use std::path::{Path, PathBuf};
 
-/// The folder where systems mount control groups; hybrid ones mount those of version 2 in a folder below it.
+/// The folder where systems mount control groups; hybrid systems mount the groups of version 2 in a folder below.
 const USUAL: &str = "/sys/fs/cgroup";
 
 /// A mount of control groups of version 2.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Mount {
-    /// The folder where they are mounted.
+    /// The folder where the groups are mounted.
     pub folder: PathBuf,
     /// The group that the folder shows: `/`, or another one if only a part is mounted there.
     group: PathBuf,
 }
 
-/// Returns the group of a process, given its `/proc/PID/cgroup`. A name with `..` is that of a group outside the cgroup namespace.
+/// Returns the group of a process, given its `/proc/PID/cgroup`. A name with `..` names a group outside of the cgroup namespace.
 #[must_use]
 pub fn group(text: &str) -> Option<&str> {
     text.lines().find_map(|line| line.strip_prefix("0::"))
 }
 
 impl Mount {
-    /// Returns the mount that shows `group` to a process with these mounts: the one at the usual place, if there are several, as in the folder of a
-    /// chroot.
+    /// Returns the mount that shows `group` to a process with these mounts: among several, as in the folder of a chroot, the mount
+    /// at the usual place.
     #[must_use]
     pub fn of(group: &str, mounts: &str) -> Option<Self> {
         let mounts: Vec<Line<'_>> = mounts.lines().filter_map(Line::read).collect();
-        // A later mount at the same place has the mount below it for its parent.
+        // The parent of a later mount at the same place is the mount below.
         let is_covered = |line: &Line<'_>| {
             mounts.iter().any(|above| above.parent == line.number && above.folder == line.folder)
         };
@@ -76,7 +76,7 @@ mod tests {
                           39 31 0:36 / /sys/fs/cgroup/pids rw - cgroup cgroup rw,pids\n\
                           41 31 0:38 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n";
 
-    /// The folder of a group.
+    /// Returns the folder of a group.
     fn folder(group: &str, mounts: &str) -> Option<String> {
         Some(Mount::of(group, mounts)?.folder_of(group)?.display().to_string())
     }
@@ -120,7 +120,7 @@ mod tests {
         for mounts in [format!("{part}{PLAIN}"), format!("{PLAIN}{part}")] {
             assert_eq!(folder("/pod/a/b", &mounts).as_deref(), Some("/sys/fs/cgroup/pod/a/b"));
         }
-        // As a container without a namespace of groups has it.
+        // The mounts of a container without a cgroup namespace.
         let container = "31 23 0:26 /pod/a /sys/fs/cgroup ro - cgroup2 cgroup rw\n";
         assert_eq!(folder("/pod/a", container).as_deref(), Some("/sys/fs/cgroup"));
         assert_eq!(folder("/pod/b", container), None);

@@ -1,7 +1,7 @@
-//! The packages of Debian and Ubuntu with a library, by Debian's rule: a package is called like its library and the version behind `.so.`
+//! The packages of Debian and Ubuntu with a library, by Debian's rule: a package's name is its library's name with the version behind `.so.`
 //! (Debian Policy, "Run-time shared libraries").
 
-/// Packages that are called otherwise.
+/// Packages with other names.
 const OTHERS: [(&str, &str); 7] = [
     ("libGLdispatch.so.0", "libglvnd0"),
     ("libdl.so.2", "libc6"),
@@ -12,7 +12,7 @@ const OTHERS: [(&str, &str); 7] = [
     ("libz.so.1", "zlib1g"),
 ];
 
-/// Returns how to install libraries that are missing.
+/// Returns the commands that install missing libraries.
 pub(crate) fn remedy(libraries: &[String]) -> String {
     let (of_nvidia, others): (Vec<_>, Vec<_>) = libraries.iter().partition(|name| name.contains("nvidia"));
     let mut packages: Vec<String> = others.iter().filter_map(|name| package(name)).collect();

@@ -1,18 +1,18 @@
-//! The needs of a library according to its file (System V ABI, "Dynamic Section"). A file may have any size and any contents: a bounded part of it is
-//! read, and nothing of it is loaded.
+//! The needs of a library according to its file (System V ABI, "Dynamic Section"). A file may have any size and any contents: this module reads
+//! a bounded part of the file, and loads none of it.
 
 use std::env::consts::ARCH;
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
-/// The libraries that a library needs, and the folders in which the loader is to look for them.
+/// The libraries that a library needs, and the folders in which the loader looks for them.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Needs {
     /// The names of the libraries (`DT_NEEDED`).
     pub libraries: Vec<String>,
     /// The folders for these libraries, as the file names them (`DT_RUNPATH`).
     pub own_folders: Vec<String>,
-    /// The folders for these libraries and all that they need in turn (`DT_RPATH`); none beside `DT_RUNPATH`.
+    /// The folders for these libraries and all that they need in turn (`DT_RPATH`); empty if the file has `DT_RUNPATH`.
     pub inherited_folders: Vec<String>,
 }
 
@@ -21,7 +21,7 @@ pub(crate) const MACHINE: u16 = match ARCH.as_bytes() {
     b"x86_64" => 62,
     b"aarch64" => 183,
     b"riscv64" => 243,
-    // Any is taken for right.
+    // Any kind counts as right.
     _ => 0,
 };
 
@@ -29,9 +29,9 @@ pub(crate) const MACHINE: u16 = match ARCH.as_bytes() {
 const HEADER: usize = 64;
 const PROGRAM_HEADER: usize = 56;
 const ENTRY: usize = 16;
-/// Most bytes that are read of the program headers and of the dynamic section.
+/// The most bytes that are read of the program headers and of the dynamic section.
 const TABLE_MAX: u64 = 64 << 10;
-/// Most bytes that are read of a name and of a list of folders.
+/// The most bytes that are read of a name and of a list of folders.
 const TEXT_MAX: u64 = 4096;
 
 /// Kinds of program headers.
@@ -44,14 +44,14 @@ const DT_STRTAB: u64 = 5;
 const DT_RPATH: u64 = 15;
 const DT_RUNPATH: u64 = 29;
 
-/// Returns whether a file that begins so is of this program's kind of processor.
+/// Returns whether a file with this beginning is for this program's kind of processor.
 pub(crate) fn is_own(file: &[u8]) -> bool {
     let machine = file.get(18..20).map(|two| u16::from_le_bytes([two[0], two[1]]));
     file.starts_with(b"\x7fELF\x02\x01") && (MACHINE == 0 || machine == Some(MACHINE))
 }
 
 impl Needs {
-    /// Reads the needs of a library for this program's kind of processor. Returns nothing if the file is no such library.
+    /// Reads the needs of a library for this program's kind of processor. Returns none if the file is no such library.
     pub(crate) fn of(file: &File) -> Option<Self> {
         let header = piece(file, 0, HEADER as u64);
         if !is_own(&header) || half(&header, 54)? != PROGRAM_HEADER as u64 {
@@ -76,14 +76,14 @@ impl Needs {
     }
 }
 
-/// The program headers: for each its kind, its place in the file, the bytes that it has there, and its address.
+/// Returns the program headers: the kind of each, its place in the file, its bytes there, and its address.
 fn parts(headers: &[u8]) -> impl Iterator<Item = (u64, u64, u64, u64)> {
     let part =
         |part: &[u8]| Some((word(part, 0)? & 0xffff_ffff, word(part, 8)?, word(part, 32)?, word(part, 16)?));
     headers.chunks_exact(PROGRAM_HEADER).filter_map(part)
 }
 
-/// Returns where in the file an address is.
+/// Returns the place of an address in the file.
 fn place(headers: &[u8], address: u64) -> Option<u64> {
     let mut loaded = parts(headers).filter(|(kind, ..)| *kind == PT_LOAD);
     loaded.find_map(|(_, start, bytes, begin)| {
@@ -92,7 +92,7 @@ fn place(headers: &[u8], address: u64) -> Option<u64> {
     })
 }
 
-/// A part of a file, or as much of it as there is.
+/// Returns a part of a file, or as much of the part as the file has.
 fn piece(file: &File, start: u64, bytes: u64) -> Vec<u8> {
     let mut piece = vec![0; usize::try_from(bytes.min(TABLE_MAX)).unwrap_or(0)];
     let mut read = 0;
@@ -103,7 +103,7 @@ fn piece(file: &File, start: u64, bytes: u64) -> Vec<u8> {
     piece
 }
 
-/// The text at a place of the file, up to its end or to [`TEXT_MAX`].
+/// Returns the text at a place of the file, up to the text's end or to [`TEXT_MAX`].
 fn text(file: &File, start: u64) -> String {
     let bytes = piece(file, start, TEXT_MAX);
     String::from_utf8_lossy(bytes.split(|byte| *byte == 0).next().unwrap_or_default()).into_owned()

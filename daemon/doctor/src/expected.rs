@@ -1,8 +1,8 @@
-//! Checks of findings, for the tests of both places, host and guest.
+//! Assertions about findings, for the tests of host and guest.
 
 use crate::report::{Finding, Verdict};
 
-/// Returns the findings that are troubles.
+/// Returns the findings that are warnings or faults.
 pub(crate) fn troubles(mut findings: Vec<Finding>) -> Vec<Finding> {
     findings.retain(|finding| !matches!(finding.verdict, Verdict::Ok | Verdict::Skipped));
     findings

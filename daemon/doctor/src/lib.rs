@@ -1,4 +1,4 @@
-//! `vhost-user-vulkan doctor`: finds why a host or a VM does not work, and says what helps.
+//! `vhost-user-vulkan doctor`: finds the reason why a host or a VM does not work, and a remedy.
 //!
 //! Each check is a function of facts, which one look at the system gathers, so a test can judge any system. The daemon hands in the facts that only
 //! its own parts know: the features that its sandbox lacks, and the answer of its probe about GPUs. Beside the library is the program for VMs.
@@ -14,11 +14,11 @@
 //! | `needs` | the libraries that a driver lacks | system, elf, libraries |
 //! | `debian` | the packages that have libraries | |
 //! | `manifests` | Vulkan drivers as Khronos' loader finds them | system, libraries, needs |
-//! | `loader` | the finding where Khronos' loader is missing | report, libraries |
+//! | `loader` | the finding if Khronos' loader is missing | report, libraries |
 //! | `expected` | checks of findings, in tests only | report |
 //! | `host` | checks of a host | report, system, commands, control_groups, libraries, needs, debian, loader, manifests, expected |
 //! | `guest` | checks of a VM | report, system, libraries, needs, debian, loader, manifests, expected |
-//! | `bug_report` | the contents of a bug report, without the parts that tell whose machine it is | report, system, commands, manifests |
+//! | `bug_report` | the contents of a bug report, without the parts that identify the machine's owner | report, system, commands, manifests |
 
 pub mod bug_report;
 mod commands;

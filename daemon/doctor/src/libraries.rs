@@ -8,7 +8,7 @@ use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt;
 use std::path::{Path, PathBuf};
 
-/// Most files of the loader's configuration, which may include each other.
+/// The most files of the loader's configuration that are read; they may include each other.
 const CONFIGURATION_FILES: usize = 1000;
 
 /// A library that was found.
@@ -16,16 +16,16 @@ const CONFIGURATION_FILES: usize = 1000;
 pub struct Library {
     /// The path of the file.
     pub path: PathBuf,
-    /// The version of Mesa that it was built from, if its file names one.
+    /// The version of Mesa from which it was built, if its file names one.
     pub mesa: Option<String>,
 }
 
 /// The reason why a library cannot be loaded.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Missing {
-    /// There is no such library.
+    /// The library does not exist.
     Absent,
-    /// There is one for another kind of processor.
+    /// The library exists only for another kind of processor.
     Foreign,
 }
 
@@ -33,7 +33,7 @@ pub enum Missing {
 ///
 /// # Errors
 ///
-/// There is no such library.
+/// The library does not exist for this kind of processor.
 pub fn find(system: &System, name: &Path) -> Result<Library, Missing> {
     let mut missing = Missing::Absent;
     for path in candidates(system, name) {
@@ -46,13 +46,13 @@ pub fn find(system: &System, name: &Path) -> Result<Library, Missing> {
     Err(missing)
 }
 
-/// Returns where a library lies, by path or by name, without a look into its file.
+/// Returns the path of a library, given by path or by name, without a look into its file.
 #[must_use]
 pub fn place(system: &System, name: &Path) -> Option<PathBuf> {
     candidates(system, name).find(|path| system.has(path))
 }
 
-/// The paths at which a library may lie, in their order.
+/// Returns the paths at which a library may lie, in the order of the search.
 fn candidates(system: &System, name: &Path) -> impl Iterator<Item = PathBuf> {
     let is_name = name.components().count() == 1;
     let searched = if is_name { folders(system) } else { vec![PathBuf::new()] };
@@ -62,7 +62,7 @@ fn candidates(system: &System, name: &Path) -> impl Iterator<Item = PathBuf> {
     searched.into_iter().map(move |folder| folder.join(name)).chain(in_cache)
 }
 
-/// Returns the names of all libraries that begin with `start`, without that beginning.
+/// Returns the rest of the names of all libraries whose names begin with `start`.
 #[must_use]
 pub fn named(system: &System, start: &str) -> Vec<String> {
     let names = folders(system).into_iter().flat_map(|folder| system.names(folder));
@@ -124,7 +124,7 @@ pub(crate) fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// The longest version that is looked for.
+/// The most bytes of a version that is found.
 const VERSION_BYTES: usize = 64;
 
 /// Returns the version of Mesa in a driver's file: a whole string such as `25.0.7-2+deb13u1`, of two digits and two more numbers, and perhaps a

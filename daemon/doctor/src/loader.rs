@@ -3,7 +3,7 @@
 use crate::libraries::Missing;
 use crate::report::Finding;
 
-/// Returns the finding of this check where the loader is missing.
+/// Returns the finding of this check when the loader is missing.
 pub(crate) fn missing(check: &'static str, missing: Missing) -> Finding {
     let reason = match missing {
         Missing::Absent => "there is no libvulkan.so.1",

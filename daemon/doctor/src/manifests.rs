@@ -11,15 +11,15 @@ use std::path::{Path, PathBuf};
 pub struct Driver {
     /// The path of the manifest.
     pub manifest: PathBuf,
-    /// The name of its library, as the manifest has it.
+    /// The name of its library in the manifest.
     pub name: String,
-    /// The library, or why there is none.
+    /// The library, or the reason why the driver has none.
     pub library: Result<Library, NoLibrary>,
-    /// The libraries that it needs and that are not there.
+    /// The missing libraries that it needs.
     pub lacks: Lacks,
     /// The variable that names the manifest; none if it lies in a folder of the system.
     pub named_by: Option<&'static str>,
-    /// The variables, with their values, that keep the loader from using the driver. Each of them alone is enough.
+    /// The variables, with their values, that keep the loader from using the driver. Each variable alone is enough.
     pub hidden_by: Vec<String>,
 }
 
@@ -30,13 +30,13 @@ pub enum NoLibrary {
     NoManifest,
     /// The manifest is malformed.
     Malformed,
-    /// There is no library that this processor runs.
+    /// The system has no such library that this processor runs.
     Missing(Missing),
 }
 
-/// The variables that replace the folders, the one first that counts first.
+/// The variables that replace the folders; the first one that is set counts.
 const INSTEAD: [&str; 2] = ["VK_DRIVER_FILES", "VK_ICD_FILENAMES"];
-/// The variable that adds to the folders, and means nothing where they are replaced.
+/// The variable that adds to the folders, and has no effect if the folders are replaced.
 const ADDED: &str = "VK_ADD_DRIVER_FILES";
 
 /// A manifest that is installed or named.
@@ -52,21 +52,21 @@ pub fn named_by(system: &System) -> Option<(&'static str, String)> {
     INSTEAD.iter().find_map(|name| Some((*name, system.variable(name)?.to_owned())))
 }
 
-/// Returns all drivers, with those that a variable hides.
+/// Returns all drivers, including those that a variable hides.
 #[must_use]
 pub fn drivers(system: &System) -> Vec<Driver> {
     manifests(system).into_iter().map(|manifest| driver(system, manifest)).collect()
 }
 
-/// Returns the driver with a library that the fewest variables hide. Among several, a driver that a variable names comes first, since the loader then
-/// looks at no other.
+/// Returns the driver with a library that the fewest variables hide. Among several, a driver that a variable names comes first, because the loader then
+/// looks at no other driver.
 #[must_use]
 pub fn least_hidden(drivers: &[Driver]) -> Option<&Driver> {
     let present = drivers.iter().filter(|driver| driver.library.is_ok());
     present.min_by_key(|driver| (driver.hidden_by.len(), driver.named_by.is_none()))
 }
 
-/// Returns the files of the drivers that the loader would load: of each its manifest, and its library if there is one.
+/// Returns the files of the drivers that the loader would load: the manifest of each, and its library if it has one.
 #[must_use]
 pub fn files(system: &System) -> Vec<(PathBuf, Option<PathBuf>)> {
     let shown = manifests(system).into_iter().filter(|manifest| manifest.hidden_by.is_empty());
@@ -76,7 +76,7 @@ pub fn files(system: &System) -> Vec<(PathBuf, Option<PathBuf>)> {
     shown.map(|Manifest { path, .. }| (path.clone(), library(&path))).collect()
 }
 
-/// All manifests, with the variables that hide each.
+/// Returns all manifests, with the variables that hide each.
 fn manifests(system: &System) -> Vec<Manifest> {
     let instead = named_by(system);
     let added = system.variable(ADDED).map(|value| (ADDED, value.to_owned()));
@@ -101,7 +101,7 @@ fn manifests(system: &System) -> Vec<Manifest> {
     manifests
 }
 
-/// The manifests in the folders of the system.
+/// Returns the manifests in the folders of the system.
 fn installed(system: &System) -> Vec<PathBuf> {
     let list = |name, usual: &str| -> Vec<PathBuf> {
         system.variable(name).unwrap_or(usual).split(':').map(PathBuf::from).collect()
@@ -123,7 +123,7 @@ fn installed(system: &System) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The manifests in a folder; a path that is no folder is a manifest itself.
+/// Returns the manifests in a folder; a path that is no folder is itself a manifest.
 fn in_folder(system: &System, path: PathBuf) -> Vec<PathBuf> {
     if !system.metadata(&path).is_ok_and(|metadata| metadata.is_dir()) {
         return vec![path];
@@ -138,7 +138,7 @@ fn filtered(system: &System, manifest: &Path) -> Vec<String> {
     let fits = |value: &str| value.split(',').any(|pattern| matches(&pattern.to_lowercase(), &file));
     let value = |name: &'static str| Some((name, system.variable(name)?));
     let selected = value("VK_LOADER_DRIVERS_SELECT");
-    // A selected driver is used, even if it is disabled as well.
+    // A selected driver is used, even if it is also disabled.
     if selected.is_some_and(|(_, value)| fits(value)) {
         return Vec::new();
     }
@@ -184,7 +184,7 @@ fn library_named_by(manifest: &[u8]) -> Option<String> {
     parsed.get("ICD")?.get("library_path")?.as_str().map(str::to_owned)
 }
 
-/// Returns the path, or the mere name, of a library that a manifest names. A relative path begins at the manifest.
+/// Returns the path, or only the name, of a library that a manifest names. A relative path begins at the manifest.
 fn path_of(manifest: &Path, name: &str) -> PathBuf {
     if name.contains('/') { manifest.with_file_name(name) } else { PathBuf::from(name) }
 }
@@ -194,7 +194,7 @@ mod tests {
     use super::*;
     use crate::system::made::put;
 
-    /// A system of its own with two manifests, one of them malformed, and without variables.
+    /// Returns a system with two manifests, one of them malformed, and without variables.
     fn system() -> (tempfile::TempDir, System) {
         let root = tempfile::tempdir().unwrap();
         let put = |name: &str, text: &str| put(root.path(), &format!("usr/share/vulkan/icd.d/{name}"), text);
@@ -204,7 +204,7 @@ mod tests {
         (root, system)
     }
 
-    /// The names of all manifests, each with the names of the variables that hide it.
+    /// Returns the names of all manifests, each with the names of the variables that hide it.
     fn hidden(system: &System) -> Vec<(String, Vec<String>)> {
         let name = |driver: Driver| {
             let variables =
@@ -273,7 +273,7 @@ mod tests {
         let disabled = plain.clone().with(DISABLE, "*virtio*");
         assert_eq!(hidden(&disabled), both(&[], &[DISABLE]));
         assert_eq!(drivers(&disabled)[1].hidden_by, ["VK_LOADER_DRIVERS_DISABLE=*virtio*"]);
-        // A selected driver is used although all are disabled.
+        // A selected driver is used although all drivers are disabled.
         let selected = plain.clone().with(SELECT, "virtio*").with(DISABLE, "~all~");
         assert_eq!(hidden(&selected), both(&[SELECT, DISABLE], &[]));
         // The filters hold for manifests that other variables name, too.

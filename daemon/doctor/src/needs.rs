@@ -1,5 +1,5 @@
-//! The libraries that a driver's library needs and that are not there, looked for as the dynamic loader does (ld.so(8)). Nothing is loaded: code
-//! of a library runs as soon as it is.
+//! The missing libraries that a driver's library needs, sought as the dynamic loader does (ld.so(8)). This module loads no library, because
+//! the code of a library runs as soon as it is loaded.
 
 use crate::elf::Needs;
 use crate::libraries::{cached, folders};
@@ -7,22 +7,22 @@ use crate::system::System;
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-/// The libraries that are not there.
+/// The missing libraries.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Lacks {
-    /// Libraries without which the driver cannot be loaded, in the order in which they are found missing.
+    /// Libraries without which the driver cannot be loaded, in the order of the search.
     pub needed: Vec<String>,
     /// Libraries that the driver is known to open when it runs; its file does not name them.
     pub opened: Vec<String>,
 }
 
-/// Most libraries that are looked at: a driver with LLVM and all of X needs some sixty.
+/// The most libraries that are looked at: a driver with LLVM and all of X needs some sixty.
 const LIBRARIES_MAX: usize = 1000;
 
 /// Libraries that drivers open when they run: the beginning of a driver's name, and the library.
 const OPENED: [(&str, &str); 1] = [("libGLX_nvidia.so.", "libEGL.so.1")];
 
-/// Returns the missing libraries among those that the one at `path` needs, directly or through others.
+/// Returns the missing libraries among those that the library at `path` needs, directly or through others.
 pub(crate) fn lacks(system: &System, path: &Path) -> Lacks {
     let mut search = Search::of(system);
     search.follow(path);
@@ -48,7 +48,7 @@ impl<'s> Search<'s> {
         Self { system, folders, cached, seen: BTreeSet::new(), missing: Vec::new() }
     }
 
-    /// Looks for all libraries that a library needs. The folders that it passes on to them go along.
+    /// Looks for all libraries that a library needs. The search keeps the folders that the library passes on to them.
     fn follow(&mut self, path: &Path) {
         let mut todo = vec![(path.to_owned(), Vec::new())];
         while let Some((path, passed_on)) = todo.pop() {
@@ -58,7 +58,7 @@ impl<'s> Search<'s> {
             };
             let inherited = [here(&needs.inherited_folders), passed_on].concat();
             let own = if needs.own_folders.is_empty() { inherited.clone() } else { here(&needs.own_folders) };
-            // Where a folder depends on a value that only the dynamic loader knows, such as $LIB, no library is reported missing.
+            // If a folder depends on a value that only the dynamic loader knows, such as $LIB, no library is reported missing.
             let is_known = !own.iter().any(|folder| folder.to_string_lossy().contains('$'));
             for name in needs.libraries {
                 if is_loader(&name) || self.seen.len() == LIBRARIES_MAX || !self.seen.insert(name.clone()) {
@@ -88,12 +88,12 @@ impl<'s> Search<'s> {
     }
 }
 
-/// The dynamic loader itself, which is there where anything is loaded.
+/// Returns whether this is the dynamic loader, which is present wherever a library is loaded.
 fn is_loader(name: &str) -> bool {
     ["ld-linux", "ld64", "ld.so"].iter().any(|loader| name.starts_with(loader))
 }
 
-/// A folder that may begin at the one with the library.
+/// Returns a folder whose path may begin at the library's folder.
 fn at_origin(folder: &str, library: &Path) -> PathBuf {
     let origin = library.parent().unwrap_or(Path::new("/")).to_string_lossy();
     folder.replace("${ORIGIN}", &origin).replace("$ORIGIN", &origin).into()
@@ -109,7 +109,7 @@ mod tests {
     const RUNPATH: u64 = 29;
     const NEEDED: u64 = 1;
 
-    /// A system with these libraries.
+    /// Returns a system with these libraries.
     fn system(files: &[(&str, Vec<u8>)]) -> (tempfile::TempDir, System) {
         let root = tempfile::tempdir().unwrap();
         for (path, content) in files {

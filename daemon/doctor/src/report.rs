@@ -12,13 +12,13 @@ const FORM: u32 = 1;
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Verdict {
-    /// Nothing is wrong.
+    /// The check has found no fault.
     Ok,
     /// There is nothing to check, or another fault must be repaired before the check is possible.
     Skipped,
-    /// Something works, but not as well as it could.
+    /// The host or guest works, but not as well as it could.
     Warning,
-    /// Something keeps it from working.
+    /// A fault keeps the host or guest from working.
     Fault,
 }
 
@@ -27,7 +27,7 @@ pub enum Verdict {
 pub struct Finding {
     /// The name of the check, which never changes.
     pub check: &'static str,
-    /// The thing that was checked, where a check looks at several of a kind.
+    /// The subject of the check, if the check looks at several of a kind.
     pub subject: Option<String>,
     /// The verdict.
     pub verdict: Verdict,
@@ -38,22 +38,22 @@ pub struct Finding {
 }
 
 impl Finding {
-    /// Returns that nothing is wrong.
+    /// Returns the finding that no fault was found.
     pub fn ok(check: &'static str, reason: impl Into<String>) -> Self {
         Self { check, subject: None, verdict: Verdict::Ok, reason: reason.into(), remedy: None }
     }
 
-    /// Returns that nothing was checked, and why.
+    /// Returns the finding that the check was skipped, with the reason.
     pub fn skipped(check: &'static str, reason: impl Into<String>) -> Self {
         Self { verdict: Verdict::Skipped, ..Self::ok(check, reason) }
     }
 
-    /// Returns that something could be better.
+    /// Returns the finding that a part could work better.
     pub fn warning(check: &'static str, reason: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { verdict: Verdict::Warning, remedy: Some(remedy.into()), ..Self::ok(check, reason) }
     }
 
-    /// Returns that it cannot work.
+    /// Returns the finding that the host or guest cannot work.
     pub fn fault(check: &'static str, reason: impl Into<String>, remedy: impl Into<String>) -> Self {
         Self { verdict: Verdict::Fault, ..Self::warning(check, reason, remedy) }
     }
@@ -68,7 +68,7 @@ impl Finding {
         if serious { Self::fault(check, reason, remedy) } else { Self::warning(check, reason, remedy) }
     }
 
-    /// Returns the same finding; a fault becomes a warning unless the finding is `serious`.
+    /// Returns this finding; a fault becomes a warning unless the finding is `serious`.
     #[must_use]
     pub fn at_most(self, serious: bool) -> Self {
         let verdict = match self.verdict {
@@ -78,14 +78,14 @@ impl Finding {
         Self { verdict, ..self }
     }
 
-    /// Returns the same finding about one thing of several.
+    /// Returns this finding about one subject of several.
     #[must_use]
     pub fn about(self, subject: impl Into<String>) -> Self {
         Self { subject: Some(subject.into()), ..self }
     }
 }
 
-/// The place that these checks are for.
+/// The place that these checks examine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Place {
@@ -103,7 +103,7 @@ pub struct Report {
     can_work: bool,
     faults: usize,
     warnings: usize,
-    /// The findings, in the order in which faults are best put right.
+    /// The findings, in the best order to repair faults.
     pub checks: Vec<Finding>,
 }
 
@@ -147,7 +147,7 @@ impl Report {
         text
     }
 
-    /// Returns the verdict of all checks together: whether it can work, and how much there is to put right.
+    /// Returns the verdict of all checks together: whether the place can work, and the number of faults and warnings.
     fn verdict(&self) -> String {
         let place = match self.place {
             Place::Host => "this host can serve VMs",
@@ -174,13 +174,13 @@ impl Report {
         let colours = std::io::stdout().is_terminal()
             && std::env::var_os("NO_COLOR").is_none_or(|value| value.is_empty());
         let text = if json { self.json() } else { self.text(colours) };
-        // A reader that does not read to the end still gets the status.
+        // The process returns the status even if its reader does not read to the end.
         let _ = outside::print(&text);
         if self.can_work { ExitCode::SUCCESS } else { ExitCode::FAILURE }
     }
 }
 
-/// A character as a line may have it: a character that breaks the line becomes a space.
+/// Returns a character as a line may have it: a character that breaks the line becomes a space.
 fn shown(c: char) -> char {
     if c.is_control() { ' ' } else { outside::visible(c) }
 }

@@ -6,10 +6,10 @@ use std::fs::{self, File, Metadata};
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
-/// Most bytes of a file that are read: libraries have some megabytes.
+/// The most bytes that are read of a file: libraries have some megabytes.
 const FILE_MAX: u64 = 64 << 20;
 
-/// The system that is looked at.
+/// The system that the checks look at.
 #[derive(Clone, Debug)]
 pub struct System {
     root: PathBuf,
@@ -18,7 +18,7 @@ pub struct System {
 }
 
 impl System {
-    /// Returns the system that this process runs on, with its files below `root`.
+    /// Returns the system on which this process runs, with its files below `root`.
     #[must_use]
     pub fn below(root: &Path) -> Self {
         let lossy = |text: std::ffi::OsString| text.to_string_lossy().into_owned();
@@ -46,14 +46,14 @@ impl System {
         self.environment.get(name).map(String::as_str).filter(|value| !value.is_empty())
     }
 
-    /// Returns where a file of the system lies.
+    /// Returns the path at which a file of the system lies.
     #[must_use]
     pub fn path(&self, path: impl AsRef<Path>) -> PathBuf {
         let path = path.as_ref();
         self.root.join(path.strip_prefix("/").unwrap_or(path))
     }
 
-    /// Opens a regular file, if it can be read. A pipe is not waited for.
+    /// Opens a regular file, if it can be read. Does not wait for a pipe.
     #[must_use]
     pub fn open(&self, path: impl AsRef<Path>) -> Option<File> {
         outside::open(self.path(path)).ok()
@@ -67,19 +67,19 @@ impl System {
         Some(bytes)
     }
 
-    /// Returns the text of a file without space around it, if it can be read.
+    /// Returns the text of a file without surrounding space, if it can be read.
     #[must_use]
     pub fn read(&self, path: impl AsRef<Path>) -> Option<String> {
         Some(String::from_utf8_lossy(&self.bytes(path)?).trim().to_owned())
     }
 
-    /// Returns the number that is all of a file.
+    /// Returns the number that a file consists of.
     #[must_use]
     pub fn number(&self, path: impl AsRef<Path>) -> Option<u64> {
         self.read(path)?.parse().ok()
     }
 
-    /// Returns the names in a folder, in their order.
+    /// Returns the names in a folder, sorted.
     #[must_use]
     pub fn names(&self, folder: impl AsRef<Path>) -> Vec<String> {
         let entries = fs::read_dir(self.path(folder)).into_iter().flatten().flatten();
@@ -93,12 +93,12 @@ impl System {
     ///
     /// # Errors
     ///
-    /// There is no such file, or it cannot be reached.
+    /// The file does not exist, or cannot be reached.
     pub fn metadata(&self, path: impl AsRef<Path>) -> io::Result<Metadata> {
         self.path(path).metadata()
     }
 
-    /// Returns whether there is such a file.
+    /// Returns whether the file exists.
     #[must_use]
     pub fn has(&self, path: impl AsRef<Path>) -> bool {
         self.metadata(path).is_ok()
@@ -123,7 +123,7 @@ impl System {
         named.unwrap_or_else(|| number.to_string())
     }
 
-    /// Returns a user by name, as the system's list has it.
+    /// Returns a user of the system's list, by name.
     #[must_use]
     pub fn user(&self, name: &str) -> Option<User> {
         let users = self.read("/etc/passwd")?;
@@ -141,7 +141,7 @@ impl System {
     }
 }
 
-/// A user, as permissions of files know it.
+/// A user, as file permissions see it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct User {
     /// The number of the user.
@@ -160,7 +160,7 @@ impl User {
         Self { user: geteuid().as_raw(), groups }
     }
 
-    /// Returns whether a file's mode gives this user `wanted` (4 to read, 2 to write, 1 to search or execute). Access lists are not looked at.
+    /// Returns whether a file's mode gives this user `wanted` (4 to read, 2 to write, 1 to search or execute). Ignores access control lists.
     #[must_use]
     pub fn may(&self, wanted: u32, file: &Permissions) -> bool {
         let given = match file {

@@ -1,5 +1,5 @@
-//! Files, opened without a wait: to read them, not beyond a bound, or to write them. A path may lead to a pipe whose other end no process has, or to
-//! a device that never ends: these functions open such a file without a wait, find out its kind, and refuse it.
+//! Files that are opened without a wait, to write them, or to read them up to a bound. A path may lead to a pipe whose other end no process has, or
+//! to a device that never ends: these functions open such a file without a wait, find out its kind, and refuse it.
 
 use rustix::fs::{CWD, FileType, Mode, OFlags, fcntl_getfl, fcntl_setfl, fstat, openat};
 use rustix::io::Errno;
@@ -18,7 +18,7 @@ pub enum NotRead {
     /// The path is that of a pipe, a device, a socket or a folder.
     #[error("is no regular file; put a regular file there, or name another path")]
     NotAFile,
-    /// The file has more than so many bytes.
+    /// The file has more than this many bytes.
     #[error("has more than {0} bytes, which is the limit; make it shorter, or name another file")]
     TooLong(u64),
 }
@@ -32,7 +32,7 @@ impl From<NotRead> for io::Error {
     }
 }
 
-/// Opens a regular file to read it. Symbolic links are followed.
+/// Opens a regular file to read it. Follows symbolic links.
 ///
 /// # Errors
 ///
@@ -41,7 +41,7 @@ pub fn open(path: impl AsRef<Path>) -> Result<File, NotRead> {
     open_by(CWD, path.as_ref(), OFlags::empty())
 }
 
-/// Reads a regular file of at most `bytes_max` bytes. Symbolic links are followed.
+/// Reads a regular file of at most `bytes_max` bytes. Follows symbolic links.
 ///
 /// # Errors
 ///
@@ -50,7 +50,7 @@ pub fn read(path: impl AsRef<Path>, bytes_max: u64) -> Result<Vec<u8>, NotRead> 
     read_all(open(path)?, bytes_max)
 }
 
-/// Reads a regular file like [`read`], of this name in a folder. A symbolic link of this name is not followed.
+/// Reads a regular file like [`read`], of this name in a folder. Does not follow a symbolic link of this name.
 ///
 /// # Errors
 ///
@@ -68,8 +68,8 @@ pub enum Makes {
     Any,
 }
 
-/// Makes a file, or empties an existing one, to write it. Each write goes to its end, which is elsewhere once another process has truncated it.
-/// Symbolic links are followed.
+/// Makes a file, or empties an existing one, to write it. Each write goes to the end of the file, even after another process has truncated it.
+/// Follows symbolic links.
 ///
 /// # Errors
 ///
@@ -90,11 +90,11 @@ pub fn create(path: impl AsRef<Path>, makes: Makes) -> io::Result<File> {
     Ok(file)
 }
 
-/// Makes a new file to write it, which only this user may read. An existing file is not taken, nor is a symbolic link.
+/// Makes a new file to write it, which only this user may read. Takes no existing file or symbolic link.
 ///
 /// # Errors
 ///
-/// There is something at the path already, or the system refuses.
+/// The path already exists, or the system refuses.
 pub fn create_new(path: impl AsRef<Path>) -> io::Result<File> {
     File::options().write(true).create_new(true).mode(0o600).open(path)
 }
@@ -102,7 +102,7 @@ pub fn create_new(path: impl AsRef<Path>) -> io::Result<File> {
 fn open_by(folder: impl AsFd, path: &Path, how: OFlags) -> Result<File, NotRead> {
     let flags = OFlags::RDONLY | OFlags::NONBLOCK | OFlags::NOCTTY | OFlags::CLOEXEC | how;
     let file = match openat(folder, path, flags, Mode::empty()) {
-        // A socket, or a device that is not there.
+        // The file is a socket, or a device that does not exist.
         Err(Errno::NXIO) => return Err(NotRead::NotAFile),
         opened => opened.map_err(io::Error::from)?,
     };

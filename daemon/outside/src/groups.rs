@@ -1,4 +1,4 @@
-//! Groups of users: their numbers by name, and the folders through which their members may pass.
+//! Groups of users: their numbers by name, and the folders that their members may pass.
 
 use std::fs::Metadata;
 use std::os::unix::fs::MetadataExt;
@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 /// The file of the system's groups.
 const GROUPS: &str = "/etc/group";
-/// Most bytes of it.
+/// The most bytes of that file.
 const BYTES: u64 = 16 << 20;
 
 /// There is no group of this name.
@@ -14,7 +14,7 @@ const BYTES: u64 = 16 << 20;
 #[error("no group of {GROUPS}, and no number; make it (`groupadd`), or name another")]
 pub struct NoGroup;
 
-/// Returns a group's number, which may be given itself or by the group's name in `/etc/group`.
+/// Returns a group's number, given as the number or as the group's name in `/etc/group`.
 ///
 /// # Errors
 ///
@@ -34,7 +34,7 @@ fn number_of(name: &str, groups: &str) -> Option<u32> {
     })
 }
 
-/// Returns the folder nearest to a path that members of a group may not pass on their way there, if there is one. Access control lists are ignored.
+/// Returns the folder nearest to a path that members of a group may not pass on their way there, if any. Ignores access control lists.
 #[must_use]
 pub fn closed_folder(path: &Path, group: u32) -> Option<PathBuf> {
     let path = std::path::absolute(path).ok()?;
@@ -76,7 +76,7 @@ mod tests {
         assert_eq!(closed(0o711, 0o701, own), Some(folder.clone()), "the group's own permission counts");
         assert_eq!(closed(0o700, 0o711, own), Some(root.path().to_owned()));
         assert_eq!(closed(0o711, 0o710, own.wrapping_add(1)), Some(folder.clone()));
-        // A folder above the test's own may be closed as well.
+        // A folder above the test's own may be closed, too.
         let above = closed_folder(root.path(), own);
         assert_eq!(closed(0o711, 0o710, own), above);
         assert_eq!(

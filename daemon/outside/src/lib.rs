@@ -1,6 +1,5 @@
 //! The parts of the system that other processes may change under this program: files and sockets at paths, text for a terminal, readers of
-//! output, the host's memory. The owner of a folder may put anything at a path in it, at any moment; a reader may stop; any program may take
-//! memory.
+//! output, the host's memory. The owner of a folder may put any file at a path in it, at any moment; a reader may stop; any program may take memory.
 //!
 //! | module | is | may use |
 //! | --- | --- | --- |

@@ -1,11 +1,11 @@
-//! The memory of the host, as the kernel accounts for it. Any program may take of it at any moment.
+//! The memory of the host, as the kernel accounts for it. Any program may take some of it at any moment.
 
 use std::fs::File;
 use std::os::unix::fs::FileExt;
 
 /// Bytes of the account that are read. The lines that this file looks for are among the first.
 const READ: usize = 1024;
-/// Bytes of the host's memory that are left to everything else.
+/// Bytes of the host's memory that are left to other programs.
 const LEFT_FREE: u64 = 256 << 20;
 
 /// The kernel's account of the host's memory, if this process can see it.
@@ -13,13 +13,13 @@ const LEFT_FREE: u64 = 256 << 20;
 pub struct HostMemory(Option<File>);
 
 impl HostMemory {
-    /// Opens the account. A process that will be confined has to do so before, unless it may read `/proc/meminfo`.
+    /// Opens the account. A process that will be confined has to open it before, unless it may read `/proc/meminfo`.
     #[must_use]
     pub fn open() -> Self {
         Self(File::open("/proc/meminfo").ok())
     }
 
-    /// Returns an account that is in this file, in the format of `/proc/meminfo`.
+    /// Returns an account in this file, in the format of `/proc/meminfo`.
     #[must_use]
     pub fn in_file(account: File) -> Self {
         Self(Some(account))
@@ -31,8 +31,8 @@ impl HostMemory {
         Account::read(self.0.as_ref()?)?.bytes("MemTotal:")
     }
 
-    /// Returns the bytes that a program can still take: of the memory that is available all but 256 MiB, which are left to everything else, and
-    /// the free swap space. Returns nothing if this process cannot see the account.
+    /// Returns the bytes that a program can still take: the available memory less 256 MiB, which are left to other programs, and the free swap space.
+    /// Returns none if this process cannot see the account.
     #[must_use]
     pub fn room(&self) -> Option<u64> {
         let account = Account::read(self.0.as_ref()?)?;
@@ -41,7 +41,7 @@ impl HostMemory {
     }
 }
 
-/// The beginning of the account, as it was when it was read.
+/// The beginning of the account at the time of a read.
 struct Account {
     text: [u8; READ],
     length: usize,

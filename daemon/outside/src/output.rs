@@ -7,20 +7,20 @@ use std::io::{self, Write, stderr, stdout};
 pub enum Reader {
     /// There may be one.
     Reads,
-    /// The reader has closed its end, and had enough.
+    /// The reader has closed its end.
     Gone,
 }
 
-/// Prints a text, all of it, if it has a reader.
+/// Prints the whole text, if it has a reader.
 ///
 /// # Errors
 ///
-/// The text cannot be written for another reason than that the reader is gone, as on a full disk.
+/// The text cannot be written although the reader is there, as on a full disk.
 pub fn print(text: &str) -> io::Result<Reader> {
     write(&mut stdout().lock(), text)
 }
 
-/// Tells something on standard error. A missing reader or a failed write changes nothing.
+/// Writes a text to standard error. A missing reader or a failed write changes nothing.
 pub fn tell(text: &str) {
     let _ = stderr().lock().write_all(text.as_bytes());
 }

@@ -1,5 +1,5 @@
-//! Unix sockets at paths. The owner of the folder may replace the file there at any moment, and the peer need not accept: nothing here waits for a
-//! peer longer than the caller says, and rights are given to the very file that was made here.
+//! Unix sockets at paths. The owner of the folder may replace the file there at any moment, and the peer need not accept. So no function here waits
+//! for a peer longer than the caller allows, and rights are given only to the file that was made here.
 
 use rustix::fs::{
     AtFlags, FileType, Gid, Mode, OFlags, Stat, chmodat, chownat, fchmod, fstat, openat, statat, unlinkat,
@@ -15,13 +15,13 @@ use std::os::unix::net::{UnixListener, UnixStream};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-/// The reason why there is no socket to listen at.
+/// The reason why the daemon cannot listen at a socket.
 #[derive(Debug, thiserror::Error)]
 pub enum NotBound {
-    /// Another process accepts connections there, or leaves them waiting.
+    /// Another process accepts connections there, or lets them wait.
     #[error("another process serves this socket; end that process, or name another path")]
     InUse,
-    /// Something else lies there.
+    /// A file that is no socket lies there.
     #[error("exists and is no socket; remove it, or name another path")]
     NotASocket,
     /// Another process put another file in place of the socket file that was just made.
@@ -56,14 +56,14 @@ pub struct Access {
 }
 
 impl Default for Access {
-    /// The daemon's user alone.
+    /// Returns the access of the daemon's user alone.
     fn default() -> Self {
         Self { mode: OWN_MODE, group: None }
     }
 }
 
 impl Access {
-    /// Returns the access of the daemon's user, and of the members of a group if there is one.
+    /// Returns the access of the daemon's user, and of the members of a group, if one is given.
     #[must_use]
     pub fn of_group(group: Option<u32>) -> Self {
         Self { mode: if group.is_some() { GROUP_MODE } else { OWN_MODE }, group }
@@ -77,16 +77,16 @@ const GROUP_MODE: u32 = 0o660;
 /// Peers that may wait until they are accepted.
 const BACKLOG: i32 = 128;
 
-/// Listens at `path` without a wait, for the users that `access` names, with any umask. A socket file that no process serves any more is replaced.
+/// Listens at `path` without a wait, for the users that `access` names, with any umask. Replaces a socket file that no process serves any more.
 ///
 /// # Errors
 ///
-/// There is another file already, or the system refuses.
+/// Another file is there already, or the system refuses.
 pub fn listen(path: &Path, access: Access) -> Result<UnixListener, NotBound> {
     let place = Place::of(path)?;
     place.clear()?;
     let socket = stream(SocketFlags::NONBLOCK)?;
-    // The file has no more rights than these from its first moment. The umask, which other threads have as well, may leave fewer.
+    // From its first moment the file has no more rights than these. The umask, which all threads share, may leave fewer.
     fchmod(&socket, Mode::from_raw_mode(OWN_MODE))?;
     net::bind(&socket, &SocketAddrUnix::new(path)?)?;
     net::listen(&socket, BACKLOG)?;
@@ -98,7 +98,7 @@ pub fn listen(path: &Path, access: Access) -> Result<UnixListener, NotBound> {
 ///
 /// # Errors
 ///
-/// No process listens there, none accepts in time ([`io::ErrorKind::TimedOut`]), or the system refuses.
+/// No process listens there, no process accepts in time ([`io::ErrorKind::TimedOut`]), or the system refuses.
 pub fn connect(path: &Path, patience: Duration) -> io::Result<UnixStream> {
     let socket = stream(SocketFlags::empty())?;
     set_socket_timeout(&socket, Timeout::Send, Some(patience))?;
@@ -120,17 +120,17 @@ pub struct SocketFile {
 }
 
 impl SocketFile {
-    /// The file that is at this path now.
+    /// Returns the file that is at this path now.
     ///
     /// # Errors
     ///
-    /// There is none, or the system refuses.
+    /// No file is there, or the system refuses.
     pub fn at(path: PathBuf) -> io::Result<Self> {
         let file = path.symlink_metadata()?;
         Ok(Self { path, identity: (file.dev(), file.ino()) })
     }
 
-    /// The file that was at this path, by its device and inode ([`Self::identity`]).
+    /// Returns the file that was at this path, by its device and inode ([`Self::identity`]).
     #[must_use]
     pub fn known(path: PathBuf, identity: (u64, u64)) -> Self {
         Self { path, identity }
@@ -148,7 +148,7 @@ impl SocketFile {
         &self.path
     }
 
-    /// Returns whether the file is at its path still.
+    /// Returns whether the file is still at its path.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.path.symlink_metadata().is_ok_and(|file| (file.dev(), file.ino()) == self.identity)
@@ -158,7 +158,7 @@ impl SocketFile {
     pub fn remove(&self) {
         let Ok(place) = Place::of(&self.path) else { return };
         if place.stat().is_ok_and(|there| (there.st_dev, there.st_ino) == self.identity) {
-            // Another process may have removed the file meanwhile, which is as good.
+            // Another process may have removed the file meanwhile, which is just as good.
             let _ = unlinkat(&place.folder, place.name, AtFlags::empty());
         }
     }
@@ -168,7 +168,7 @@ fn stream(more: SocketFlags) -> Result<OwnedFd, Errno> {
     socket_with(AddressFamily::UNIX, SocketType::STREAM, SocketFlags::CLOEXEC | more, None)
 }
 
-/// A path, whose folder is opened once, so that all that is done there is done in the same folder.
+/// A path whose folder is opened once, so that all steps happen in the same folder.
 struct Place<'p> {
     path: &'p Path,
     folder: OwnedFd,
@@ -201,7 +201,7 @@ impl<'p> Place<'p> {
         }
     }
 
-    /// Returns whether a process listens, though it may have no room for one more connection.
+    /// Returns whether a process listens, even if it has no room for one more connection.
     fn is_served(&self) -> Result<bool, Errno> {
         let socket = stream(SocketFlags::NONBLOCK)?;
         match net::connect(&socket, &SocketAddrUnix::new(self.path)?) {
@@ -211,8 +211,8 @@ impl<'p> Place<'p> {
         }
     }
 
-    /// Gives rights to the socket file that was just made, by its descriptor: if it was replaced, even by a link to another file, that file is
-    /// unchanged.
+    /// Gives rights to the socket file that was just made, by its descriptor: if the file was replaced, even by a link to another file, that other
+    /// file stays unchanged.
     fn admit(&self, access: Access) -> Result<(), NotBound> {
         let flags = OFlags::PATH | OFlags::NOFOLLOW | OFlags::CLOEXEC;
         let file = match openat(&self.folder, self.name, flags, Mode::empty()) {
@@ -220,7 +220,7 @@ impl<'p> Place<'p> {
             opened => opened?,
         };
         let found = fstat(&file)?;
-        // Only one name: the file is no link to a socket that was made elsewhere.
+        // A file with only one name is no link to a socket that was made elsewhere.
         if !is_socket(&found) || found.st_uid != rustix::process::geteuid().as_raw() || found.st_nlink != 1 {
             return Err(NotBound::Replaced);
         }
@@ -230,7 +230,7 @@ impl<'p> Place<'p> {
         } else if found.st_mode & 0o7777 == access.mode {
             return Ok(());
         }
-        // Such a descriptor takes no `fchmod`, but it has a path that leads to this file alone.
+        // `fchmod` does not work on such a descriptor, but it has a path that leads to this file alone.
         let by_descriptor = format!("/proc/self/fd/{}", file.as_raw_fd());
         Ok(chmodat(rustix::fs::CWD, by_descriptor, Mode::from_raw_mode(access.mode), AtFlags::empty())?)
     }
@@ -257,7 +257,7 @@ mod tests {
         file.permissions().mode() & 0o7777
     }
 
-    /// A socket whose process listens without accepting, and all its connections: there is room for no more.
+    /// Makes a socket whose process listens without accepting, and as many connections as there is room for.
     fn full(path: &Path) -> (OwnedFd, Vec<OwnedFd>) {
         let listener = stream(SocketFlags::empty()).unwrap();
         let address = SocketAddrUnix::new(path).unwrap();

@@ -1,5 +1,5 @@
 //! Text as a terminal may get it. Guests name programs, drivers name GPUs, and users name files: such a name may hold characters that command a
-//! terminal, turn the direction of the text around, or are not seen at all.
+//! terminal, turn the direction of the text, or are invisible.
 
 use std::fmt::Write;
 
@@ -9,7 +9,7 @@ pub fn visible(c: char) -> char {
     if c.is_control() || is_hidden(c) { '?' } else { c }
 }
 
-/// Returns lines of text as a terminal may get them: all but the line breaks is [`visible`].
+/// Returns lines of text as a terminal may get them: all characters except line breaks are [`visible`].
 #[must_use]
 pub fn lines_for_terminal(text: &str) -> String {
     text.chars().map(|c| if c == '\n' { c } else { visible(c) }).collect()
@@ -32,7 +32,7 @@ pub fn json_for_terminal(json: &str) -> String {
     text
 }
 
-/// Returns whether a character is not seen, or changes the direction of other text (Unicode's bidirectional and other format characters).
+/// Returns whether a character is invisible, or changes the direction of other text (Unicode's bidirectional and other format characters).
 fn is_hidden(c: char) -> bool {
     matches!(c,
         '\u{ad}' | '\u{61c}' | '\u{180e}' | '\u{200b}'..='\u{200f}' | '\u{2028}'..='\u{202e}' | '\u{2060}'..='\u{206f}'

@@ -3,7 +3,7 @@
 use std::fmt::{self, Display, Formatter};
 use std::time::Duration;
 
-/// Text of another origin within a message: in quotation marks, and with escapes for characters that would end it there, break the line or be hidden.
+/// Text of another origin within a message: in quotation marks, and with escapes for characters that would end it, break the line or be hidden.
 #[derive(Clone, Copy, Debug)]
 pub struct Quoted<'a>(pub &'a str);
 

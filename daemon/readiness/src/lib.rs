@@ -1,4 +1,4 @@
-//! The readiness of descriptors: the epoll instances that loops wait at, and a look at a single descriptor.
+//! The readiness of descriptors: the epoll instances at which loops wait, and a look at a single descriptor.
 //!
 //! The crate `epoll` takes descriptors as numbers, which may be closed. This module takes borrowed descriptors, which are open. `rustix` makes the
 //! instances: the crate's `create` returns a number, which only unsafe code can turn into an owned descriptor.
@@ -24,12 +24,12 @@ pub fn watch(epoll: impl AsFd, fd: impl AsFd, token: u64, events: Events) -> io:
     control(epoll, ControlOptions::EPOLL_CTL_ADD, fd, Event::new(events, token))
 }
 
-/// Has other events reported of a descriptor that is watched.
+/// Changes the events that are reported of a watched descriptor.
 pub fn watch_for(epoll: impl AsFd, fd: impl AsFd, token: u64, events: Events) -> io::Result<()> {
     control(epoll, ControlOptions::EPOLL_CTL_MOD, fd, Event::new(events, token))
 }
 
-/// Has nothing reported of a descriptor any more.
+/// Ends the reports of a descriptor.
 pub fn unwatch(epoll: impl AsFd, fd: impl AsFd) -> io::Result<()> {
     control(epoll, ControlOptions::EPOLL_CTL_DEL, fd, Event::new(Events::empty(), 0))
 }
@@ -44,7 +44,7 @@ pub struct Reported {
     count: usize,
 }
 
-/// Events that are taken at once.
+/// The most events that are taken at once.
 pub const EVENTS_MAX: usize = 64;
 
 impl Default for Reported {
@@ -54,7 +54,7 @@ impl Default for Reported {
 }
 
 impl Reported {
-    /// The events, in the order of the system.
+    /// Returns the events, in the order of the system.
     pub fn events(&self) -> &[Event] {
         &self.room[..self.count]
     }
@@ -64,7 +64,7 @@ impl Reported {
         self.count = 0;
     }
 
-    /// Takes the present events, or waits for some, for no longer than `limit`, which is rounded up to milliseconds. Returns whether there are any; a
+    /// Takes the present events, or waits for events, at most for `limit`, which is rounded up to milliseconds. Returns whether there are any; a
     /// signal ends the wait.
     pub fn fetch(&mut self, epoll: impl AsFd, limit: Option<Duration>) -> io::Result<bool> {
         let limit = limit.map_or(FOREVER, milliseconds);
@@ -77,7 +77,7 @@ impl Reported {
     }
 }
 
-/// The limit of a wait without one.
+/// The value that means a wait without a limit.
 const FOREVER: i32 = -1;
 
 fn milliseconds(limit: Duration) -> i32 {
@@ -85,12 +85,11 @@ fn milliseconds(limit: Duration) -> i32 {
     i32::try_from(limit.as_secs().saturating_mul(1000).saturating_add(rest)).unwrap_or(i32::MAX)
 }
 
-/// Waits until one of the `wanted` events of a descriptor is there, or its other end is gone, for no longer than `limit`. Returns the events that
-/// are there.
+/// Waits until one of the `wanted` events of a descriptor has come, or its other end is gone, at most for `limit`. Returns the events that have come.
 ///
 /// # Errors
 ///
-/// A signal came, or the system refuses.
+/// A signal has come, or the system refuses.
 pub fn within(fd: impl AsFd, wanted: PollFlags, limit: Duration) -> Result<PollFlags, Errno> {
     let limit = Timespec::try_from(limit).map_err(|_| Errno::INVAL)?;
     let mut fds = [PollFd::new(&fd, wanted)];
@@ -98,10 +97,10 @@ pub fn within(fd: impl AsFd, wanted: PollFlags, limit: Duration) -> Result<PollF
     Ok(fds[0].revents())
 }
 
-/// Waits for up to `limit` until no process holds the other end of a pipe, a socket or a terminal. Returns whether that is so.
+/// Waits for up to `limit` until no process holds the other end of a pipe, a socket or a terminal. Returns whether no process holds it.
 ///
-/// A child that this process starts meanwhile has copies of all descriptors until it executes its program. An end that was closed may therefore
-/// stay open for a moment.
+/// A child that this process starts meanwhile has copies of all descriptors until it executes its program. So a closed end may stay open for a
+/// moment.
 ///
 /// A signal does not end the wait.
 pub fn has_ended(fd: impl AsFd, limit: Duration) -> bool {
@@ -114,7 +113,7 @@ pub fn has_ended(fd: impl AsFd, limit: Duration) -> bool {
     }
 }
 
-/// Returns which of the `wanted` events of a descriptor are there now, and whether its other end is gone.
+/// Returns the `wanted` events that a descriptor has now, and whether its other end is gone.
 pub fn look(fd: impl AsFd, wanted: PollFlags) -> PollFlags {
     within(fd, wanted, Duration::ZERO).unwrap_or(PollFlags::empty())
 }
@@ -126,7 +125,7 @@ mod tests {
     use std::io::Write;
     use std::os::unix::net::UnixStream;
 
-    /// No test waits for so long.
+    /// A limit that no test reaches.
     const LONG: Duration = Duration::from_secs(600);
 
     #[test]
@@ -168,7 +167,7 @@ mod tests {
         ours.write_all(b"x").unwrap();
         assert_eq!(within(&theirs, PollFlags::IN, LONG), Ok(PollFlags::IN));
         drop(ours);
-        // A child that another test starts at the same time has a copy until it executes its program.
+        // A child that another test starts at the same time has a copy of the end until the child executes its program.
         assert!(has_ended(&theirs, LONG));
         assert!(look(&theirs, PollFlags::empty()).contains(PollFlags::HUP));
     }

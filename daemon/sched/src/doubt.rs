@@ -1,6 +1,6 @@
-//! The time for which submissions of a tenant held the GPU, and for which its workers name no work. A little of it is no fault of the workers: the
-//! GPU has to start the work, turns from one context to another, and tells late that it has finished. The workers' claims beyond that are
-//! false: the scheduler charges their tenant for the rest. This file knows no tenants.
+//! The time for which submissions of a tenant held the GPU although its workers report no work for it. A little of that time is no fault of the
+//! workers: the GPU has to start the work, switches between contexts, and reports the end late. Claims that leave more unexplained are false: the
+//! scheduler charges their tenant for the rest. This file knows no tenants.
 
 use super::time::scaled;
 use super::{Nanos, Tuning};
@@ -22,8 +22,8 @@ impl Doubt {
         self.left = self.left.saturating_add(scaled(held, tuning.doubt)).min(tuning.doubt_saved);
     }
 
-    /// Returns whether to believe that submissions which held the GPU for the time `held` worked for no more than `claimed`. A claim beyond the time
-    /// that was held makes up for one that fell short: the worker hears of completions late, so one seems longer and the next one shorter.
+    /// Returns whether to believe that submissions which held the GPU for the time `held` worked for no more than `claimed`. A claim above the held
+    /// time makes up for an earlier claim below it: the worker hears of completions late, so one submission seems longer and the next one shorter.
     pub(super) fn believes(&mut self, held: Nanos, claimed: Nanos, tuning: &Tuning) -> bool {
         let Some(left) = self.left.checked_sub(held.saturating_sub(claimed)) else { return false };
         self.left = left.saturating_add(claimed.saturating_sub(held)).min(tuning.doubt_saved);

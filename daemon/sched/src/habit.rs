@@ -1,13 +1,13 @@
-//! The scheduler learns how long a program takes from its last result to its next submission, and says for how long waiting for that
-//! program pays. This file knows no tenants and no clock.
+//! The scheduler learns the time that a program takes from its last result to its next submission, and the time for which a wait for that program
+//! pays. This file knows no tenants and no clock.
 
 use super::Nanos;
 use super::time::MICROSECOND;
 
-/// Gaps in which a context had nothing to do, by their length, and the work that it did between two of them.
+/// Gaps in which a context had no work, by their length, and the work that it did between two gaps.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Habit {
-    /// Gaps up to each of [`Habit::bounds`], the later ones counting more.
+    /// Gaps up to each of [`Habit::bounds`], with more weight on later gaps.
     gaps: [u32; BINS],
     /// The count of longer gaps.
     longer: u32,
@@ -16,7 +16,7 @@ pub(super) struct Habit {
 }
 
 impl Habit {
-    /// Notes that the context submitted again after such a gap, and had used so much GPU time since the gap before.
+    /// Notes that the context submitted again after this gap, and the GPU time that it had used since the gap before.
     pub(super) fn note(&mut self, gap: Nanos, burst: Nanos) {
         self.gaps.iter_mut().chain([&mut self.longer]).for_each(|count| *count -= *count / MEMORY);
         let bin = Self::bounds().position(|bound| gap <= bound);
@@ -25,13 +25,13 @@ impl Habit {
         self.burst = Some(self.burst.map_or(burst, |average| average - average / 4 + burst / 4));
     }
 
-    /// Returns whether there were gaps at all; a program that always has something submitted has none.
+    /// Returns whether there were gaps at all; a program that always has a submission has none.
     pub(super) fn is_known(&self) -> bool {
         self.burst.is_some()
     }
 
-    /// Returns for how long to wait for the context, if that is worth while: so long that a longer wait would cost more than the work that the
-    /// context submits when it comes. Returns none if that work is too short for the time of the wait.
+    /// Returns the time for which to wait for the context, if a wait is worth while: a longer wait would cost more than the work that the context
+    /// submits when it comes. Returns none if that work is too short for the time of the wait.
     pub(super) fn limit(&self) -> Option<Nanos> {
         let burst = self.burst?;
         let all = self.gaps.iter().copied().chain([self.longer]).map(u64::from).sum::<u64>();
@@ -49,18 +49,18 @@ impl Habit {
         (waited.checked_div(came)? <= burst / WORTH).then_some(bound)
     }
 
-    /// Upper ends of the bins: 50 us, and each half as long again as the one before.
+    /// Returns the upper ends of the bins: 50 us, and then each 1.5 times the one before.
     fn bounds() -> impl Iterator<Item = Nanos> {
         std::iter::successors(Some(50 * MICROSECOND), |bound| Some(bound + bound / 2)).take(BINS)
     }
 }
 
-/// Gaps up to 0.85 ms are told apart, and longer ones not waited for.
+/// The bins distinguish gaps up to 0.85 ms; the scheduler does not wait for longer ones.
 const BINS: usize = 8;
-/// The count that a gap adds when it is noted; each that follows takes a part of it away.
+/// The count that a gap adds when it is noted; each later gap takes away a part of this count.
 const GAP: u32 = 1 << 16;
 const MEMORY: u32 = 32;
-/// Waiting may take this part of the work that follows it.
+/// A wait may take one part in this many of the work that follows.
 const WORTH: Nanos = 2;
 
 #[cfg(test)]
@@ -78,7 +78,7 @@ mod tests {
     fn short_gaps_are_waited_for_and_no_longer_than_they_are() {
         let regular = habit((0..50).map(|n| (200 + n % 7 * 10) * MICROSECOND), 2 * MILLISECOND);
         assert_eq!(regular.limit(), Some(379_687));
-        // One in ten is long: to wait for it is not worth while.
+        // One gap in ten is long, and not worth waiting for.
         let mostly =
             habit((0..50).map(|n| if n % 10 == 0 { 5000 } else { 200 } * MICROSECOND), 2 * MILLISECOND);
         assert_eq!(mostly.limit(), Some(253_125));

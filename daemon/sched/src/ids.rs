@@ -4,6 +4,6 @@
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct TenantId(pub u32);
 
-/// A context of a VM; unique over all of them.
+/// A context of a VM; its key is unique over all VMs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct ContextKey(pub u64);

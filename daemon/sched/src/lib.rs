@@ -1,17 +1,17 @@
-//! Decides which context may use a GPU next, and for how much: start-time fair queueing of the submissions of several VMs.
+//! This crate decides which context may use a GPU next, and for how much work: start-time fair queueing of the submissions of several VMs.
 //!
-//! The VMs are *tenants*. Each has several *contexts*, and each context has a worker process. Workers dispatch the submissions that they were
-//! granted; two *units*, that is grants that have not completed, are in the driver at once, so that one runs while the next is staged. Tenants are
-//! served in proportion to their weights, and the contexts of a tenant equally: each has a virtual time, which is the GPU time that it was charged
-//! divided by its weight, and the one that is furthest behind comes next. It is charged an estimate in advance, and the measured time afterwards.
+//! The VMs are *tenants*. Each tenant has several *contexts*, and each context has a worker process. Workers dispatch the submissions that they were
+//! granted. Two *units*, that is grants that have not completed, are in the driver at once, so that one runs while the next is staged. Tenants are
+//! served in proportion to their weights, and the contexts of a tenant equally. Each has a virtual time: the GPU time that it was charged, divided by
+//! its weight. The one with the least virtual time comes next. It is charged an estimate in advance, and the measured time afterwards.
 //!
-//! A context that is alone is given a *lease*: its worker need not ask until another has work.
+//! A context that is alone gets a *lease*: its worker need not ask until another context has work.
 //!
-//! This crate knows no clock, no process and no memory: the caller passes in the time, and the claims of workers. A claim may be false: none makes
-//! others lose their share, or the scheduler fail. The scheduler itself sees for how long a submission was the first in the driver, from its grant to
-//! the completion that the worker reports. Workers of a tenant may leave an eighth of that unexplained ([`Tuning::doubt`]), and pay for the rest. Two
-//! things the scheduler cannot prevent: a worker that a guest has taken over can dispatch submissions that were not granted to it, and can report
-//! unfinished work as complete. Then the driver shares the GPU out, and not the scheduler.
+//! This crate knows no clock, no process and no memory: the caller passes in the time, and the claims of workers. A claim may be false: no claim
+//! makes others lose their share, or the scheduler fail. The scheduler itself sees for how long a submission was the first in the driver, from its
+//! grant to the completion that the worker reports. The workers of a tenant may leave an eighth of that time unexplained ([`Tuning::doubt`]); the
+//! tenant pays for the rest. The scheduler cannot prevent two attacks: a worker that a guest has taken over can dispatch submissions without a grant,
+//! and can report unfinished work as complete. Then the driver shares out the GPU, not the scheduler.
 //!
 //! | file | is |
 //! | --- | --- |
@@ -21,7 +21,7 @@
 //! | `tuning` | the constants |
 //! | `tenant` | the records of tenants and contexts; virtual time |
 //! | `units` | the grants in the driver |
-//! | `timeline` | which context used the GPU when |
+//! | `timeline` | the record of which context used the GPU when |
 //! | `window` | the time that a tenant used lately |
 //! | `doubt` | for how long a tenant may have held the GPU without work that its workers name |
 //! | `habit` | how soon a program submits again |

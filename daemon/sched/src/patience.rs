@@ -1,13 +1,13 @@
-//! The GPU time that may be idled away while a context is waited for, and the wait itself. This file knows no tenants.
+//! The GPU time that the scheduler may leave idle while it waits for a context, and the wait itself. This file knows no tenants.
 
 use super::time::{SECOND, scaled};
 use super::{ContextKey, Nanos, Tuning};
 
-/// GPU time that may be idled away.
+/// The GPU time that may still be left idle.
 #[derive(Debug)]
 pub(super) struct Patience {
     left: Nanos,
-    /// True after all of it was used up: some time has to be saved before any is used again.
+    /// True after all idle time was used up: some has to be saved up before any is used again.
     is_saved: bool,
     wait: Option<Wait>,
 }
@@ -37,7 +37,7 @@ impl Patience {
         self.left > 0 && !self.is_saved
     }
 
-    /// Lets the GPU idle for a context from now on. Returns until when it may, at most until `until`.
+    /// Lets the GPU idle for a context from now on. Returns the time until which the GPU may idle, at most `until`.
     pub(super) fn wait(&mut self, key: ContextKey, until: Nanos, now: Nanos) -> Nanos {
         let since = self.wait.map_or(now, |wait| wait.since);
         let until = until.min(since.saturating_add(self.left));
@@ -45,7 +45,7 @@ impl Patience {
         until
     }
 
-    /// The wait is over, if there was one, unless it is for `except`. Returns the context that was waited for, and for how long. The GPU idles for
+    /// Ends the wait, if there is one, unless it is for `except`. Returns the awaited context, and the time of the wait. The GPU idles for
     /// `start` more.
     pub(super) fn over(
         &mut self,

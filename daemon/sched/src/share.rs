@@ -15,13 +15,13 @@ pub enum Class {
 /// The share of the GPU that a tenant is to have.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Share {
-    /// The weight: the tenant's part is this divided by the weights of all that have work. 1 to 10 000, default 100; a number outside counts as the
-    /// nearest inside.
+    /// The weight, 1 to 10 000, default 100: the tenant's part is its weight divided by the sum of the weights of all tenants with work. A number
+    /// outside of the range counts as the nearest one inside.
     pub weight: u32,
     /// The tenant's priority.
     pub class: Class,
-    /// The part of the GPU that it may use of any 100 ms, even if no other does; above 0. A submission that alone takes more is
-    /// granted all the same, and has to be made up for. Default none.
+    /// The part of any 100 ms for which the tenant may use the GPU, even if no other does; above 0. A submission that alone takes more is
+    /// still granted, and the tenant waits afterwards to make up for it. Default none.
     pub ceiling: Option<f64>,
 }
 

@@ -1,4 +1,4 @@
-//! A tenant and its contexts as the scheduler keeps them, and the virtual time by which it orders them.
+//! The scheduler's records of a tenant and its contexts, and the virtual time that orders them.
 
 use super::doubt::Doubt;
 use super::habit::Habit;
@@ -6,13 +6,13 @@ use super::time::{SECOND, scaled};
 use super::window::Window;
 use super::{Class, ContextKey, Nanos, Seen, Share, Span, TenantId, Tuning, Usage};
 
-/// GPU time divided by weight, in 2^-20 ns: exact for weights up to 10 000, and never too long, even if a worker lies.
+/// GPU time divided by weight, in 2^-20 ns: exact for weights up to 10 000. It never overflows, even if a worker lies.
 pub(super) type Virtual = i128;
 
 /// Virtual time of one nanosecond at weight 1.
 const UNIT: Virtual = 1 << 20;
 
-/// Virtual time of so much GPU time at this weight.
+/// Returns the virtual time of so much GPU time at this weight.
 pub(super) fn virtual_time(time: Nanos, weight: u32) -> Virtual {
     Virtual::from(time) * UNIT / Virtual::from(weight.max(1))
 }
@@ -24,20 +24,20 @@ pub(super) struct Tenant {
     /// Smallest virtual time among its active contexts so far.
     pub(super) floor: Virtual,
     pub(super) contexts: Vec<ContextKey>,
-    /// The number of them that have work.
+    /// The number of contexts that have work.
     pub(super) active: usize,
     /// True if it competed with other tenants when last looked at: it has work, and is not held back by a ceiling or its class.
     pub(super) competes: bool,
-    /// The time at which it last had work.
+    /// The time at which the tenant last had work.
     pub(super) worked: Option<Nanos>,
-    /// True if it had nothing to do for so short a time that it keeps the time by which it is behind.
+    /// True if the tenant was without work for so short a time that it keeps the time by which it is behind.
     pub(super) paused: bool,
-    /// The amounts that it was charged lately, and in advance.
+    /// The amounts that the tenant was charged lately, and in advance.
     pub(super) window: Window,
     pub(super) advance: Nanos,
-    /// The time until which it has used up its ceiling in the long run.
+    /// The time until which the tenant has used up its ceiling in the long run.
     pub(super) spent_until: Nanos,
-    /// The time until which it counts as one whose submissions take far longer than was expected of them.
+    /// The time until which the tenant counts as one whose submissions take far longer than expected.
     pub(super) surprised_until: Nanos,
     /// The time that its workers may leave unexplained.
     pub(super) doubt: Doubt,
@@ -50,40 +50,40 @@ pub(super) struct Context {
     pub(super) tenant: TenantId,
     pub(super) v: Virtual,
     pub(super) active: bool,
-    /// Totals of its submissions, as they are believed.
+    /// The believed totals of the context's submissions.
     pub(super) granted: u32,
     pub(super) dispatched: u32,
     pub(super) completed: u32,
-    /// The amount by which its own totals are ahead of these, because the excess is not believed.
+    /// The amount by which the worker's totals are ahead of these, because the excess is not believed.
     pub(super) skew: u32,
-    /// Submissions that could be dispatched, those that are granted included.
+    /// Submissions that could be dispatched, including granted ones.
     pub(super) ready: u32,
     /// Submissions that were charged in advance and are not billed.
     pub(super) pending: Charge,
     /// Submissions that completed just now and have no span yet, and the time for which they held the GPU; and since when the first of them ran.
     pub(super) unbilled: Charge,
     pub(super) ran_since: (Nanos, Nanos),
-    /// Submissions that completed during a lease and were charged by guess, as no span came yet; and since when there are any.
+    /// Submissions that completed during a lease and were charged by guess, since no span has come yet; and since when there are any.
     pub(super) guessed: Charge,
     pub(super) guessed_since: Nanos,
     /// A span that came before the completion of its submissions.
     pub(super) early: Option<Span>,
-    /// The earliest begin that a span still to come can have: of computing, of copying.
+    /// The earliest begin of spans that are still to come: of computing, of copying.
     pub(super) computed_until: Nanos,
     pub(super) copied_until: Nanos,
     /// The average time of one submission.
     pub(super) estimate: Option<Nanos>,
-    /// The lengths of its gaps between a completion and the next submission.
+    /// The lengths of the gaps between a completion and the next submission.
     pub(super) habit: Habit,
-    /// The amount that it had been billed when it last had nothing to do.
+    /// The amount that the context had been billed when it was last without work.
     pub(super) billed: Nanos,
-    /// True while nothing has completed since it had nothing to do.
+    /// True while no submission has completed since the context was without work.
     pub(super) is_fresh: bool,
     pub(super) last_completion: Option<Nanos>,
     pub(super) seen_at: Nanos,
     pub(super) waits_since: Option<Nanos>,
     pub(super) leased: bool,
-    /// The time until which it may dispatch submissions that were not granted.
+    /// The time until which the worker may dispatch submissions that were not granted.
     pub(super) trusted_until: Nanos,
     pub(super) bill: Usage,
 }
@@ -134,7 +134,7 @@ impl Tenant {
         }
     }
 
-    /// Virtual time that it may catch up on after it had no work.
+    /// Returns the virtual time that the tenant may catch up on after it had no work.
     pub(super) fn credit(&self, tuning: &Tuning) -> Virtual {
         let credit = match self.share.class {
             _ if self.paused => tuning.credit_paused,
@@ -153,7 +153,7 @@ impl Tenant {
         }
     }
 
-    /// Takes GPU time back that was charged too much.
+    /// Refunds GPU time that the tenant was charged too much.
     pub(super) fn refund(&mut self, time: Nanos) {
         self.window.refund(time);
         if let Some(ceiling) = self.ceiling() {
@@ -161,7 +161,7 @@ impl Tenant {
         }
     }
 
-    /// Returns the time at which its ceiling allows it so much more GPU time; `None` if something has to complete before.
+    /// Returns the time at which the ceiling allows the tenant so much more GPU time; `None` if a submission has to complete before.
     pub(super) fn allowed_at(&mut self, time: Nanos, tuning: &Tuning, now: Nanos) -> Option<Nanos> {
         let Some(ceiling) = self.ceiling() else { return Some(now) };
         let limit = scaled(tuning.window, ceiling);
@@ -172,7 +172,7 @@ impl Tenant {
         Some(self.window.falls_to(room, now).max(self.spent_until))
     }
 
-    /// The ceiling, if it has one.
+    /// Returns the ceiling, if the tenant has one.
     pub(super) fn ceiling(&self) -> Option<f64> {
         self.share.ceiling.filter(|ceiling| *ceiling < 1.0).map(|ceiling| ceiling.max(0.001))
     }
@@ -210,7 +210,7 @@ impl Context {
         }
     }
 
-    /// Submissions that could be dispatched if they were granted.
+    /// Returns the number of submissions that could be dispatched if they were granted.
     pub(super) fn held_back(&self) -> u32 {
         if self.leased {
             return 0;
@@ -222,7 +222,7 @@ impl Context {
         self.ready > 0 && (self.leased || self.held_back() > 0)
     }
 
-    /// Returns whether the driver has a submission of it, or will have.
+    /// Returns whether the driver has a submission of this context, or will have.
     pub(super) fn in_driver(&self) -> bool {
         self.granted != self.completed
     }
@@ -231,22 +231,22 @@ impl Context {
         self.is_ready() || self.in_driver()
     }
 
-    /// Returns the time that one of its submissions is expected to take.
+    /// Returns the time that one submission is expected to take.
     pub(super) fn expected(&self, tuning: &Tuning) -> Nanos {
         self.estimate.unwrap_or(tuning.first_estimate)
     }
 
-    /// Returns the amount that one of its submissions is expected to be charged.
+    /// Returns the amount that one submission is expected to be charged.
     pub(super) fn estimate(&self, tuning: &Tuning) -> Nanos {
         self.expected(tuning).max(tuning.floor)
     }
 
-    /// Returns whether it dispatches without asking, or may not have noticed yet that it has to ask.
+    /// Returns whether the worker dispatches without asking, or may not have noticed yet that it has to ask.
     pub(super) fn is_trusted(&self, now: Nanos) -> bool {
         self.leased || now < self.trusted_until
     }
 
-    /// Takes over the worker's count of dispatches. Returns how many of the new ones were not granted and are believed, and how many are not.
+    /// Takes over the worker's count of dispatches. Returns how many of the new dispatches without a grant are believed, and how many are not.
     pub(super) fn dispatches(&mut self, seen: Seen, now: Nanos) -> (u32, u32) {
         let said = forward(seen.dispatched.wrapping_sub(self.skew), self.dispatched);
         let allowed = self.granted.wrapping_sub(self.dispatched);
@@ -261,7 +261,7 @@ impl Context {
         (0, excess)
     }
 
-    /// Takes over the worker's count of completions. Returns how many are new.
+    /// Takes over the worker's count of completions. Returns the number of new completions.
     pub(super) fn completions(&mut self, seen: Seen) -> u32 {
         let said = forward(seen.completed.wrapping_sub(self.skew), self.completed);
         let new = said.min(self.dispatched.wrapping_sub(self.completed));
@@ -269,13 +269,13 @@ impl Context {
         new
     }
 
-    /// Takes note of the time that one submission took.
+    /// Learns from the time that one submission took.
     pub(super) fn learn(&mut self, time: Nanos) {
         let time = time.min(ESTIMATE_MAX);
         self.estimate = Some(self.estimate.map_or(time, |average| (3 * average + time) / 4));
     }
 
-    /// Notes that it has work after it had none. Returns the time for which it had none.
+    /// Notes that the context has work after it had none. Returns the time for which it had none.
     pub(super) fn thought(&mut self, now: Nanos) -> Nanos {
         let Some(last) = self.last_completion else { return Nanos::MAX };
         self.is_fresh = true;
@@ -284,7 +284,7 @@ impl Context {
         gap
     }
 
-    /// Returns its usage up to now.
+    /// Returns the context's usage up to now.
     pub(super) fn usage(&self, now: Nanos) -> Usage {
         let waits = self.waits_since.map_or(0, |since| now.saturating_sub(since));
         Usage {
@@ -297,10 +297,10 @@ impl Context {
     }
 }
 
-/// The longest time of a submission that is learned; longer times are not told apart.
+/// The longest time of a submission that is learned; longer times count as this one.
 const ESTIMATE_MAX: Nanos = 100 * SECOND;
 
-/// Returns the distance that a wrapping total has moved on; 0 if it seems to have moved back.
+/// Returns the distance by which a wrapping total has moved on; 0 if it seems to have moved back.
 fn forward(to: u32, from: u32) -> u32 {
     let moved = to.wrapping_sub(from);
     if moved <= u32::MAX / 2 { moved } else { 0 }

@@ -1,27 +1,27 @@
-//! The record of which context used the GPU when, so that a time in which several used the GPU is paid for once: each of them pays in proportion to
+//! The record of which context used the GPU when, so that time in which several contexts used the GPU is paid only once: each pays in proportion to
 //! how busy it was. This file knows no tenants and no clock.
 //!
-//! A GPU that time-slices contexts runs them alternately, so their spans overlap; each had only a part of the GPU then. Spans come in any
-//! order, so a context that paid first in full has something returned when another's span turns out to overlap its own.
+//! A GPU that time-slices contexts runs them alternately, so their spans overlap; each context then had only a part of the GPU. Spans come in any
+//! order. So a context that first paid in full gets a part back when the span of another context turns out to overlap its own.
 
 use super::{ContextKey, Nanos};
 use std::collections::VecDeque;
 
-/// The latest spans, cut where one begins or ends.
+/// The latest spans, cut into segments where a span begins or ends.
 #[derive(Debug, Default)]
 pub(super) struct Timeline {
     /// The segments, by time; none overlaps another.
     segments: VecDeque<Segment>,
     /// The latest times in which a context was busy throughout.
     runs: VecDeque<Run>,
-    /// Above 0 while contexts are seen to run alternately.
+    /// A count above 0 while contexts are seen to run alternately.
     sliced: u32,
 }
 
 /// The cost of a new span.
 #[derive(Debug, PartialEq)]
 pub(super) struct Cost {
-    /// GPU time that its context had.
+    /// The GPU time that the span's context had.
     pub(super) own: Nanos,
     /// The amounts that other contexts paid too much, and too little.
     pub(super) refunds: Vec<(ContextKey, Nanos)>,
@@ -32,7 +32,7 @@ pub(super) struct Cost {
 struct Segment {
     begin: Nanos,
     end: Nanos,
-    /// The contexts that used the GPU, and which part of the time, in units of `1 / WHOLE`.
+    /// The contexts that used the GPU, each with its part of the time, in units of `1 / WHOLE`.
     users: Vec<(ContextKey, u64)>,
 }
 
@@ -78,8 +78,8 @@ impl Timeline {
         cost
     }
 
-    /// Weighs the first slices of two that ran alternately: they had half of the time each, except that the one that began later had the first slice,
-    /// so it had more, unless the other had a whole one after that. Spans that follow at once belong to the same run.
+    /// Weighs the first slices of two contexts that ran alternately. Each had half of the time, except that the context that began later had the
+    /// first slice. So it had more, unless the other had a whole slice after that. Spans that follow each other at once belong to the same run.
     fn weigh_first_slices(
         &mut self,
         key: ContextKey,
@@ -120,7 +120,7 @@ impl Timeline {
         self.sliced > 0
     }
 
-    /// Notes that a unit that was granted later completed first, so that contexts run alternately.
+    /// Notes that a later unit completed first, which shows that contexts run alternately.
     pub(super) fn overtaken(&mut self) {
         self.sliced = SLICED;
     }
@@ -151,7 +151,7 @@ impl Run {
     }
 }
 
-/// Returns the time by which the context that began later had more than half of the time in which two ran.
+/// Returns the time by which, of two contexts, the one that began later had more than half of their common time.
 fn first_slice(both: Nanos, slice: Nanos) -> Nanos {
     let cycle = slice.saturating_mul(2).max(1);
     let rest = both % cycle;
@@ -184,7 +184,7 @@ impl Segment {
         self.users.iter().map(|(_, part)| part).sum()
     }
 
-    /// Returns the cost of `part` while all together want `total`: no tenant pays for more than there is.
+    /// Returns the cost of `part` while all together want `total`: the sum of the costs is at most the segment's length.
     fn price(&self, part: u64, total: u64) -> Nanos {
         let length = u128::from(self.end - self.begin);
         let price = length * u128::from(part) / u128::from(total.max(WHOLE));
@@ -193,12 +193,12 @@ impl Segment {
 }
 
 const WHOLE: u64 = 1 << 16;
-/// The number of segments that are kept; older ones are not corrected any more.
+/// The number of segments that are kept; older segments are not corrected any more.
 const SEGMENTS_MAX: usize = 512;
 const RUNS_MAX: usize = 32;
 /// After this many spans without an overlap between two, contexts are taken to run one after the other.
 const SLICED: u32 = 64;
-/// Contexts that share one segment; more pay without being remembered.
+/// The most contexts that share one segment; further contexts pay, but the segment does not keep them.
 const USERS_MAX: usize = 8;
 
 #[cfg(test)]

@@ -8,35 +8,35 @@ use super::time::{MICROSECOND, MILLISECOND, SECOND};
 pub struct Tuning {
     /// The time that a submission of a context which has completed none is expected to take. Default 200 us.
     pub first_estimate: Nanos,
-    /// A second unit goes to the driver when the first is thought to end within this time, so that the passage to the driver costs no idle time. With
-    /// a shorter time, urgent work that arrives meanwhile comes first. Half of this on a GPU that time-slices, which would switch between the two.
+    /// A second unit goes to the driver when the first is expected to end within this time, so that the way to the driver costs no idle time. With a
+    /// shorter time, urgent work that arrives meanwhile comes first. Half of this on a GPU that time-slices, which would switch between the two.
     /// Default 0.5 ms.
     pub stage_within: Nanos,
-    /// A second unit also goes to the driver when this part of the first is expected to be left, as estimates err in proportion. Not while a latency
-    /// tenant is active, nor on a GPU that time-slices. Default 0.2.
+    /// A second unit also goes to the driver when this part of the first is expected to be left, because estimates err in proportion. This does not
+    /// apply while a latency tenant is active, or on a GPU that time-slices. Default 0.2.
     pub stage_part: f64,
-    /// Estimated time of the submissions that are granted together at most. Default 1 ms.
+    /// The most estimated time of submissions that are granted together. Default 1 ms.
     pub bundle: Nanos,
-    /// Only submissions thought to be shorter than this are granted together. Default 200 us.
+    /// Only submissions with an estimate below this are granted together. Default 200 us.
     pub bundle_below: Nanos,
-    /// The scheduler stays with a context for so much GPU time beyond its turn, which saves the GPU switches; for less if there
+    /// The scheduler stays with a context for so much GPU time beyond its turn, which saves the GPU switches; for less time if there
     /// are many tenants. Default 4 ms.
     pub affinity: Nanos,
     /// GPU time that a tenant may catch up on after it had no work. Default 1 ms.
     pub credit: Nanos,
     /// The credit of a tenant of class [`Latency`](super::Class::Latency). Default 5 ms.
     pub credit_latency: Nanos,
-    /// A tenant that had no work for no longer than this may catch up on the time by which it was behind before, or that others got meanwhile: up to
-    /// [`Self::credit_paused`]. Default 5 ms.
+    /// A tenant that was without work for at most this time may catch up on the time by which it was behind before, or that others got meanwhile: up
+    /// to [`Self::credit_paused`]. Default 5 ms.
     pub pause: Nanos,
     /// The most GPU time that a tenant may catch up on after such a pause. Default 50 ms.
     pub credit_paused: Nanos,
-    /// Part of the time that the GPU may idle while contexts are waited for that submit again at once. Default 0.08.
+    /// The part of the time that the GPU may idle while the scheduler waits for contexts that submit again at once. Default 0.08.
     pub anticipation: f64,
     /// GPU time that each submission is charged at least. Default 10 us.
     pub floor: Nanos,
-    /// The time from the end of a unit until the next begins, if that could not be staged meanwhile. It is added where a unit is charged by
-    /// the time that it held the GPU up. Default 60 us.
+    /// The time from the end of a unit until the next begins, if the next could not be staged meanwhile. It is added to the charge of a unit that is
+    /// charged by the time for which it held the GPU. Default 60 us.
     pub start: Nanos,
     /// The time over which ceilings hold. Default 100 ms.
     pub window: Nanos,
@@ -46,31 +46,31 @@ pub struct Tuning {
     pub lease_after_latency: Nanos,
     /// A worker may go on for so long as if it had its lease, because it has not noticed that the lease was revoked. Default 1 s.
     pub revoke_grace: Nanos,
-    /// A unit that runs for so long beyond four times its estimate is overdue, and holds no place any more. On a GPU that time-slices, one that runs for
-    /// so long has another staged beside it. Default 50 ms.
+    /// A unit that runs for so long beyond four times its estimate is overdue, and holds no place any more. On a GPU that time-slices, a unit that
+    /// runs for so long has another unit staged beside it. Default 50 ms.
     pub overdue: Nanos,
-    /// A latency tenant is reckoned with for so long after it had work. Default 1 s.
+    /// The scheduler reckons with a latency tenant for so long after it had work. Default 1 s.
     pub latency_memory: Nanos,
-    /// A GPU that time-slices contexts runs one for so long before it switches, so the first and the last slice of a span are its own.
+    /// A GPU that time-slices contexts runs a context for so long before it switches, so the first and the last slice of a span are the context's own.
     /// Default 1 ms.
     pub slice: Nanos,
-    /// Clocks may differ by so much. A span that ends later than now by more is not believed. Default 1 ms.
+    /// Clocks may differ by so much. A span that ends later than now by more than this is not believed. Default 1 ms.
     pub clock_error: Nanos,
-    /// Part of the time for which submissions of a tenant held the GPU that its workers may name no work for. With a smaller part, workers that a
+    /// The part of the time for which a tenant's submissions held the GPU that its workers may leave unexplained. With a smaller part, workers that a
     /// guest has taken over gain less; with a larger one, workers are blamed less for a slow host. Default 0.125.
     pub doubt: f64,
-    /// The most of that time that is saved up, and the amount that a tenant begins with. Default 10 ms.
+    /// The most unexplained time that a tenant saves up, and the amount that it begins with. Default 10 ms.
     pub doubt_saved: Nanos,
-    /// Urgent submissions are in the driver for so much estimated time at most, beside other work there. Default 4 ms.
+    /// The most estimated time of urgent submissions in the driver, beside other work there. Default 4 ms.
     pub lane: Nanos,
     /// A span may come so long after the completion that it belongs to. Default 100 ms.
     pub late_span: Nanos,
-    /// Each context has a lease from begin to end: the GPU's time is measured, and not shared out. Default false.
+    /// Each context has a lease from begin to end: the GPU's time is measured, but not shared out. Default false.
     pub leases_for_all: bool,
 }
 
 impl Tuning {
-    /// Returns the constants for a software driver: the system divides the processors between the contexts in the driver, and one alone
+    /// Returns the constants for a software driver: the system divides the processors between the contexts in the driver, and one context alone
     /// leaves them idle now and then. So there are always two units, of different contexts if possible, and the scheduler does not wait for a context.
     #[must_use]
     pub fn software() -> Self {

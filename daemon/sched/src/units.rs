@@ -6,12 +6,12 @@ use super::{ContextKey, Nanos, Tuning};
 #[derive(Debug)]
 pub(super) struct Unit {
     pub(super) context: ContextKey,
-    /// Submissions of it that have not completed.
+    /// Submissions of the unit that have not completed.
     pub(super) left: u32,
-    /// The time that each is expected to take.
+    /// The time that each submission is expected to take.
     pub(super) each: Nanos,
     pub(super) granted: Nanos,
-    /// The earliest time at which it can have begun to run: when it was granted, or when the last that was granted before it completed.
+    /// The earliest time at which the unit can have begun to run: when it was granted, or when the unit granted before it completed.
     pub(super) since: Nanos,
     /// The amount that its context was charged in advance beyond the estimate, because the unit is overdue.
     pub(super) surcharge: Nanos,
@@ -40,7 +40,7 @@ pub(super) struct Places {
     pub(super) taken: usize,
     /// The context that has urgent submissions there, and their number.
     pub(super) lane: Option<(ContextKey, u32)>,
-    /// Estimate of the time that is left of all that is in the driver.
+    /// The estimated time that is left for all units in the driver.
     pub(super) remainder: Nanos,
     /// The value of `remainder` when the first of them began.
     pub(super) estimate: Nanos,
@@ -52,13 +52,13 @@ pub(super) struct Places {
 pub(super) const PLACES: usize = 2;
 
 impl Units {
-    /// Returns whether the next completion of this context is of a unit that was granted after one of another context which is still there.
+    /// Returns whether this context's next completion is of a unit that was granted after a unit of another context which is still in the driver.
     pub(super) fn overtakes(&self, context: ContextKey) -> bool {
         self.0.first().is_some_and(|unit| unit.context != context) && self.of(context).next().is_some()
     }
 
-    /// Completes `count` submissions. Returns when the first of them was granted, or the one before it completed, and since when it ran if
-    /// it ran alone.
+    /// Completes `count` submissions. Returns when the first of them was granted or the one before it completed, and since when it ran if it ran
+    /// alone.
     pub(super) fn complete(
         &mut self,
         context: ContextKey,
@@ -84,15 +84,15 @@ impl Units {
         since
     }
 
-    /// Restarts the units behind this one, which begin now. The units before it were overtaken, so the GPU ran them alternately, and they
-    /// had half of it.
+    /// Restarts the units behind this one, which begin now. The units before it were overtaken: the GPU ran them alternately with it, so they had
+    /// half of the GPU.
     fn completed(&mut self, index: usize, ran: Nanos, now: Nanos) {
         let (before, behind) = self.0.split_at_mut(index);
         before.iter_mut().for_each(|unit| unit.since = unit.since.saturating_add(ran / 2).min(now));
         behind.iter_mut().for_each(|unit| unit.since = now);
     }
 
-    /// Adds a granted unit; more urgent submissions join those that are there.
+    /// Adds a granted unit; further urgent submissions join those already in the driver.
     pub(super) fn add(&mut self, context: ContextKey, count: u32, each: Nanos, kind: Kind, now: Nanos) {
         let lane = self.0.iter_mut().find(|unit| unit.context == context && unit.kind == Kind::Lane);
         match lane.filter(|_| kind == Kind::Lane) {
@@ -134,8 +134,8 @@ impl Units {
         self.of(context).next().is_some_and(|unit| unit.overdue_at(tuning) <= now)
     }
 
-    /// Returns the places that are taken. Overdue units, and those behind them in the same context, hold none, so that no context can keep others out
-    /// with work that never ends. Such units are few, as a tenant has few contexts here.
+    /// Returns the places that are taken. Overdue units, and those behind them in the same context, hold no place, so that no context can keep others
+    /// out with endless work. Such units are few, because a tenant has few contexts in the driver.
     pub(super) fn places(&self, tuning: &Tuning, now: Nanos) -> Places {
         let mut places = Places { taken: 0, lane: None, remainder: 0, estimate: 0, overdue: None };
         let mut first = None;

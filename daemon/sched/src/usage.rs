@@ -11,17 +11,17 @@ pub struct Usage {
     pub copy: Nanos,
     /// Submissions completed.
     pub submissions: u64,
-    /// Submissions that were dispatched and not granted. Only a worker that a guest has taken over does so; the scheduler cannot stop it.
+    /// Submissions that were dispatched without a grant. Only a worker that a guest has taken over does this; the scheduler cannot stop it.
     pub strays: u64,
-    /// Time with work that could be dispatched and nothing in the driver, in nanoseconds.
+    /// Time with work that could be dispatched and no submission in the driver, in nanoseconds.
     pub waiting: Nanos,
     /// Submissions in the driver.
     pub in_driver: u32,
-    /// Submissions that could be dispatched now and are not.
+    /// Submissions that could be dispatched now, but are not.
     pub ready: u32,
-    /// The earliest time at which the first of those in the driver can have run.
+    /// The earliest time at which the first submission in the driver can have run.
     pub running_since: Option<Nanos>,
-    /// True if it need not ask.
+    /// True if the worker need not ask.
     pub leased: bool,
 }
 

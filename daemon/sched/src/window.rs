@@ -3,7 +3,7 @@
 use super::Nanos;
 use std::collections::VecDeque;
 
-/// GPU time used within the last `length`, in steps of a 200th of it.
+/// GPU time used within the last `length`, in steps of a 200th of `length`.
 #[derive(Debug)]
 pub(super) struct Window {
     length: Nanos,
@@ -28,7 +28,7 @@ impl Window {
         }
     }
 
-    /// Takes back an amount that was charged too much, from the latest charge on.
+    /// Refunds an amount that was charged too much, from the latest charge backwards.
     pub(super) fn refund(&mut self, mut refund: Nanos) {
         self.sum = self.sum.saturating_sub(refund);
         for (_, used) in self.steps.iter_mut().rev() {
@@ -41,13 +41,13 @@ impl Window {
         }
     }
 
-    /// Returns the time that was used within the last `length`.
+    /// Returns the GPU time that was used within the last `length`.
     pub(super) fn used(&mut self, now: Nanos) -> Nanos {
         self.expire(now);
         self.sum
     }
 
-    /// Returns when no more than `limit` will have been used within the last `length`, if nothing is added.
+    /// Returns the time at which at most `limit` will have been used within the last `length`, if no time is added.
     pub(super) fn falls_to(&mut self, limit: Nanos, now: Nanos) -> Nanos {
         let mut sum = self.used(now);
         let mut at = now;

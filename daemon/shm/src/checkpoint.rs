@@ -1,24 +1,24 @@
-//! The mark of a context's checkpoint: whether what a worker has written down of its context is still all that the guest has made of it.
+//! The mark of a context's checkpoint: it says whether the checkpoint still has all that the guest has made in the context.
 //!
-//! A checkpoint is followed by a [journal](crate::journal), if the worker has one. Before the worker executes anything that is not noted there, it takes
-//! the mark away. So a checkpoint whose mark is there is complete together with its journal, however the worker has ended.
-//! A worker that was taken over can leave the mark where it does not belong: then its own context is built up as it was before.
+//! A [journal](crate::journal) follows a checkpoint, if the worker has one. Before the worker executes a command that the journal does not get, it
+//! removes the mark. So a checkpoint that has its mark is complete together with its journal, however the worker has ended. A worker that was taken
+//! over can leave a false mark: then its own context is built up in an older state.
 
 use super::Word;
 use std::sync::atomic::Ordering::{Relaxed, SeqCst};
 
-/// Something was executed that neither a checkpoint nor its journal has.
+/// A command was executed that neither a checkpoint nor its journal has.
 const STALE: u32 = 0;
-/// No checkpoint has everything, and nothing was executed since the device process looked last.
+/// No checkpoint has everything, and no command was executed since the device process looked last.
 const WATCHED: u32 = 1;
-/// The checkpoint of the number above these bits is complete, with its journal.
+/// The checkpoint whose number is above these bits is complete, with its journal.
 const CURRENT: u32 = 2;
 const STATE: u32 = 3;
-/// One more checkpoint is being written, and nothing has changed since.
+/// Another checkpoint is being written, and the context has not changed since that began.
 const WRITING: u32 = 4;
 const NUMBER_AT: u32 = 3;
 
-/// The number of the last checkpoint; the first follows again.
+/// The number of the last checkpoint; the first number follows again.
 const NUMBER_MAX: u32 = u32::MAX >> NUMBER_AT;
 
 /// The mark, as either side sees it. It begins without a checkpoint.
@@ -26,7 +26,7 @@ const NUMBER_MAX: u32 = u32::MAX >> NUMBER_AT;
 pub struct CheckpointMark(Word);
 
 impl CheckpointMark {
-    /// The number that follows that of a checkpoint, which is not 0.
+    /// Returns the number that follows the number of a checkpoint, which is not 0.
     pub fn next_number(number: u32) -> u32 {
         number % NUMBER_MAX + 1
     }
@@ -35,23 +35,23 @@ impl CheckpointMark {
         Self(word)
     }
 
-    /// The worker begins to write a checkpoint. An older one counts until it is written.
+    /// Notes that the worker begins to write a checkpoint. An older one counts until the new one is written.
     pub fn begins(&self) {
         self.0.set_bits(WRITING, SeqCst);
     }
 
-    /// The worker has written the checkpoint of this number, from 1 to 2^29 - 1. Returns whether it is complete, as nothing has changed since [`Self::begins`].
+    /// Notes that the worker has written the checkpoint of this number, 1 to 2^29 - 1. Returns whether nothing has changed since [`Self::begins`].
     pub fn ends(&self, number: u32) -> bool {
         let seen = self.0.load(SeqCst);
         seen & WRITING != 0 && self.0.change(seen, number << NUMBER_AT | CURRENT)
     }
 
-    /// The worker writes no checkpoint after all.
+    /// Notes that the worker writes no checkpoint after all.
     pub fn gives_up(&self) {
         self.0.clear_bits(WRITING, SeqCst);
     }
 
-    /// The worker is about to execute something that no journal has, or something has changed.
+    /// Removes the mark: the worker is about to execute a command that no journal has, or the context has changed.
     #[inline]
     pub fn changes(&self) {
         if self.0.load(Relaxed) != STALE {
@@ -59,8 +59,8 @@ impl CheckpointMark {
         }
     }
 
-    /// The worker is about to execute something. Returns the number of the checkpoint that is complete with its journal, if one is, where it may be noted; otherwise
-    /// there is no mark.
+    /// Returns, when the worker is about to execute a command, the number of the checkpoint that is complete with its journal: then the command may
+    /// be noted. Otherwise leaves no mark.
     #[inline]
     pub fn executes(&self) -> Option<u32> {
         match self.0.load(Relaxed) {
@@ -73,19 +73,19 @@ impl CheckpointMark {
         }
     }
 
-    /// Returns the number of the checkpoint that is complete with its journal, if one is. To be asked by the worker.
+    /// Returns the number of the checkpoint that is complete with its journal, if one is. Only the worker asks this.
     #[inline]
     pub fn number(&self) -> Option<u32> {
         let seen = self.0.load(Relaxed);
         (seen & STATE == CURRENT).then_some(seen >> NUMBER_AT)
     }
 
-    /// The device process looks. Returns whether nothing was executed since it looked last, but for what a journal has.
+    /// Returns whether no command was executed since the device process looked last, except those that a journal has. Only the device process asks this.
     pub fn was_quiet(&self) -> bool {
         !self.0.change(STALE, WATCHED)
     }
 
-    /// Returns the number of the last checkpoint, if that is complete, and has all that was executed or the journal behind it has.
+    /// Returns the number of the last checkpoint, if that is complete, and has all executed commands together with its journal.
     pub fn current(&self) -> Option<u32> {
         let seen = self.0.load(SeqCst);
         (seen & STATE == CURRENT).then_some(seen >> NUMBER_AT)

@@ -1,7 +1,7 @@
 //! Copies between shared and private memory.
 //!
-//! The shared side is touched with relaxed atomic accesses, because other threads and processes may touch it at the same time. A torn copy is a fault
-//! of the other side; undefined behaviour would be a fault of this program. Eight bytes per access keeps this close to the speed of a plain copy.
+//! These functions access the shared side with relaxed atomics, because other threads and processes may access it at the same time. A torn copy is
+//! a fault of the other side; undefined behaviour would be a fault of this program. Eight bytes per access keeps this close to the speed of a plain copy.
 
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 
@@ -13,7 +13,7 @@ use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64, Ordering::Relaxed};
 pub(super) unsafe fn copy_out(from: *mut u8, into: &mut [u8]) {
     let mut at = 0;
     while at < into.len() {
-        // Within the bytes that the caller vouches for, as `at` is below their length.
+        // Within the bytes for which the caller vouches, because `at` is below their length.
         let source = from.wrapping_add(at);
         let rest = &mut into[at..];
         at += match width(source, rest.len()) {
@@ -49,7 +49,7 @@ pub(super) unsafe fn copy_out(from: *mut u8, into: &mut [u8]) {
 pub(super) unsafe fn copy_in(into: *mut u8, from: &[u8]) {
     let mut at = 0;
     while at < from.len() {
-        // Within the bytes that the caller vouches for, as `at` is below their length.
+        // Within the bytes for which the caller vouches, because `at` is below their length.
         let target = into.wrapping_add(at);
         let rest = &from[at..];
         at += match (width(target, rest.len()), rest.first_chunk::<4>()) {
@@ -77,15 +77,15 @@ pub(super) unsafe fn copy_in(into: *mut u8, from: &[u8]) {
 
 /// The width of one access to bytes.
 enum Width {
-    /// Eight at a time, so many in all.
+    /// Eight bytes at a time, and the number of such accesses.
     Words(usize),
-    /// Four.
+    /// Four bytes.
     Half,
     /// A single byte.
     Byte,
 }
 
-/// The widest accesses possible at `address` with `left` bytes to go.
+/// Returns the widest accesses possible at `address` with `left` bytes to copy.
 fn width(address: *mut u8, left: usize) -> Width {
     if left >= 8 && address.cast::<u64>().is_aligned() {
         Width::Words(left & !7)

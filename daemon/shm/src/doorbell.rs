@@ -1,8 +1,8 @@
-//! Wakes another process: a counter of the kernel (`eventfd`) that many ring and one listens to.
+//! A doorbell wakes another process: a counter of the kernel (`eventfd`) that many processes ring and one process listens to.
 //!
-//! All ends share one file description, so a process that has one can make the counter full or empty, and decide by `O_NONBLOCK` whether reading
-//! and writing wait. So the listening process never reads: [`Listener`] takes an edge of the kernel's for each ring, and has no other way. A process that
-//! rings waits at most for those that share the doorbell with it: each worker has one of its own.
+//! All ends share one file description, so a process that has an end can fill or empty the counter, and decide by `O_NONBLOCK` whether reads and
+//! writes wait. So the listening process never reads: [`Listener`] gets an edge of the kernel's for each ring, and no other information. A process
+//! that rings waits at most for the processes that share the doorbell; each worker has a doorbell of its own.
 
 use readiness::{self, Events};
 use rustix::event::{EventfdFlags, eventfd};
@@ -15,7 +15,7 @@ use std::sync::Arc;
 #[derive(Debug)]
 pub struct Doorbell(OwnedFd);
 
-/// The end that hears of rings by an epoll instance, and does nothing else with the counter. It hears no more once this is dropped.
+/// The end that gets rings through an epoll instance, and does not use the counter otherwise. After its drop it gets no more rings.
 #[derive(Debug)]
 pub struct Listener {
     epoll: Arc<OwnedFd>,
@@ -23,24 +23,24 @@ pub struct Listener {
 }
 
 impl Doorbell {
-    /// A new one.
+    /// Makes a doorbell.
     pub fn new() -> io::Result<Self> {
         Ok(Self(eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?))
     }
 
-    /// The end that a process sent which this one trusts.
+    /// Takes an end that a trusted process sent.
     #[must_use]
     pub fn of(file: OwnedFd) -> Self {
         Self(file)
     }
 
-    /// Wakes the process that listens. One call for any number of rings that it has not heard yet.
+    /// Wakes the process that listens. The process wakes once for all rings that it has not heard yet.
     pub fn ring(&self) {
-        // Full after 2^64 - 2 rings: then another process has filled it, and the listener was woken.
+        // The counter is full after 2^64 - 2 rings: then another process has filled it, and the listener was woken.
         let _ = rustix::io::write(&self.0, &1u64.to_ne_bytes());
     }
 
-    /// Listens to it.
+    /// Listens to this doorbell.
     ///
     /// # Errors
     ///
@@ -55,9 +55,9 @@ impl Listener {
     ///
     /// # Errors
     ///
-    /// It is no doorbell, or the system refuses.
+    /// The file is no doorbell, or the system refuses.
     pub fn new(file: OwnedFd, epoll: &Arc<OwnedFd>, token: u64) -> io::Result<Self> {
-        // Asking another kind of file for events may wait for the process that serves it.
+        // A request for events of another kind of file may wait for the process that serves that file.
         check(file.as_fd())?;
         readiness::watch(epoll, &file, token, Events::EPOLLIN | Events::EPOLLET)?;
         Ok(Self { epoll: Arc::clone(epoll), file })
@@ -72,7 +72,7 @@ impl AsFd for Listener {
 
 impl Drop for Listener {
     fn drop(&mut self) {
-        // Other processes hold the same description, so closing this descriptor would not do.
+        // Other processes hold the same description, so closing this descriptor would not end the watch.
         let _ = readiness::unwatch(&self.epoll, &self.file);
     }
 }
@@ -89,14 +89,14 @@ impl AsFd for Doorbell {
     }
 }
 
-/// Checks that a file is such a counter, as far as this process may find out.
+/// Checks that a file is an eventfd, as far as this process can tell.
 fn check(file: BorrowedFd<'_>) -> io::Result<()> {
     let ours = eventfd(0, EventfdFlags::CLOEXEC)?;
-    // Files without a place of their own are all one to `fstat`. It waits for no other process, as all files that it is asked about are open already.
+    // To `fstat`, all files without a path are the same file. It waits for no other process, because the files are already open.
     let place =
         |Stat { st_dev, st_ino, st_mode, .. }: Stat| (st_dev, st_ino, FileType::from_raw_mode(st_mode));
     let same = place(fstat(file)?) == place(fstat(&ours)?);
-    // A process that may not look names up cannot tell such a file from others of its sort.
+    // A process that may not look up names cannot tell an eventfd from other such files.
     let kind = |file: BorrowedFd<'_>| readlink(format!("/proc/self/fd/{}", file.as_raw_fd()), Vec::new());
     let other = kind(file).is_ok_and(|kind_of| kind(ours.as_fd()).is_ok_and(|wanted| wanted != kind_of));
     if same && !other {
@@ -141,7 +141,7 @@ mod tests {
     fn who_shares_it_can_neither_make_the_listener_wait_nor_silence_another_doorbell() {
         let (epoll, shared, other) = (epoll(), Doorbell::new().unwrap(), Doorbell::new().unwrap());
         let _listeners = [shared.listen(&epoll, 1).unwrap(), other.listen(&epoll, 2).unwrap()];
-        // Blocking, full, and empty again.
+        // The counter is made blocking, full, and empty again.
         fcntl_setfl(&shared, OFlags::empty()).unwrap();
         rustix::io::write(&shared, &(u64::MAX - 1).to_ne_bytes()).unwrap();
         assert_eq!(heard(&epoll), [1]);

@@ -1,4 +1,4 @@
-//! Files that a process can give away and map without fear: no process can make them smaller, which would kill one that touches the lost pages.
+//! Files that a process can give away and map safely: no process can shrink them, which would kill a process that touches the lost pages.
 
 use rustix::fs::{FileType, SealFlags, SeekFrom, fcntl_get_seals, fstat, fstatfs, major, seek};
 use rustix::io::Errno;
@@ -27,7 +27,7 @@ pub enum MapError {
         /// Bytes in the file.
         actual: u64,
     },
-    /// The file cannot be mapped at the address that it has to be at.
+    /// The file cannot be mapped at the required address.
     #[error("no place for a mapping at address {address:#x}")]
     Address {
         /// The address.
@@ -41,7 +41,7 @@ pub enum MapError {
 /// The magic number of dma-bufs in Linux's `uapi/linux/magic.h`.
 const DMA_BUF_MAGIC: i64 = 0x444d_4142;
 /// The magic number of tmpfs, in the same header. Memory files are of this file system, unless they are made of huge pages. A hole in a file of
-/// huge pages can be filled only while there are some; otherwise a process that touches it is killed.
+/// huge pages can be filled only while the system has huge pages left; otherwise a process that touches the hole is killed.
 const TMPFS_MAGIC: i64 = 0x0102_1994;
 
 /// Returns the kind of `file` and its size in bytes.
@@ -59,21 +59,21 @@ pub fn inspect(file: impl AsFd) -> Result<(FixedFile, u64), MapError> {
     }
 }
 
-/// Returns the device (`st_rdev`) whose character device node `file` is; none if it is anything else. Only its driver knows how much of it can be
-/// mapped, and for how long its contents are the same.
+/// Returns the device (`st_rdev`) whose character device node `file` is; none for any other file. Only its driver knows how much of it can be
+/// mapped, and how long its contents stay.
 pub fn device_node(file: impl AsFd) -> Option<u64> {
     let stat = fstat(file).ok()?;
     FileType::from_raw_mode(stat.st_mode).is_char_device().then_some(stat.st_rdev)
 }
 
-/// Returns whether a descriptor may be what a driver has made of its memory: of a device node, a memory file or a dma-buf.
+/// Returns whether a descriptor may be a driver's memory: a device node, a memory file or a dma-buf.
 pub fn may_be_memory(file: impl AsFd) -> bool {
     let is_file = |file| fstatfs(file).is_ok_and(|at| matches!(at.f_type, DMA_BUF_MAGIC | TMPFS_MAGIC));
     device_node(&file).is_some() || is_file(&file)
 }
 
-/// Returns whether a device is of the same driver as those that memory is mapped out of, and none of them. A process's descriptors of such a
-/// device keep that memory alive (*anchors*).
+/// Returns whether a device belongs to the driver of the mapped devices, but is not one of them. A process's descriptors of such a device keep the
+/// mapped memory alive (*anchors*).
 pub fn is_anchor(device: u64, mapped: &[u64]) -> bool {
     !mapped.contains(&device) && mapped.iter().any(|of| major(*of) == major(device))
 }
@@ -95,7 +95,7 @@ mod tests {
         };
         let plain = sealed(MemfdFlags::empty()).unwrap();
         assert_eq!(inspect(&plain).unwrap(), (FixedFile::Memfd, 2 << 20));
-        // A kernel without huge pages makes none that could be passed off.
+        // A kernel without huge pages makes no such file.
         if let Ok(huge) = sealed(MemfdFlags::HUGETLB) {
             assert!(matches!(inspect(&huge), Err(MapError::Unsealed)));
         }

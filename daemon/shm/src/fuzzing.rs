@@ -1,8 +1,8 @@
-//! Entry point for fuzzing the page of grants: the scheduler's side and the worker's side, and beside them an attacker that has the page too and
-//! writes any value anywhere.
+//! Entry point for fuzzing the page of grants: the scheduler's side, the worker's side, and an attacker that also has the page and writes any value
+//! anywhere.
 //!
-//! Until that happens, each side gets exactly the values of the other. From then on neither side takes more than there can be, takes anything twice,
-//! or sleeps through a poke.
+//! Until the attacker writes, each side gets exactly the values of the other. After that, neither side takes more than possible, takes an entry
+//! twice, or sleeps through a poke.
 
 use super::grants::{NOTES_MAX, PAGE_BYTES, WORK_MAX};
 use super::{
@@ -19,7 +19,7 @@ const EVENTS_MAX: usize = 2048;
 const WRITTEN: u64 = 76;
 const NOTES_WRITTEN: u64 = 88;
 
-/// Neither side of a page of grants believes it. Returns how many things happened.
+/// Runs both sides of a page of grants, neither of which trusts the page. Returns the number of events.
 pub fn fuzz_grants(bytes: &[u8]) -> usize {
     let file = grant_page().expect("a file");
     let mut world = World::new(&file);
@@ -36,7 +36,7 @@ struct World {
     gate: GateSide,
     scheduler: SchedulerSide,
     page: Mapping,
-    /// No third has written.
+    /// The attacker has not written.
     honest: bool,
     counters: Counters,
     waiting: VecDeque<Work>,
@@ -48,7 +48,7 @@ struct World {
     running: Option<Duration>,
     traced: bool,
     notes: VecDeque<TraceNote>,
-    /// Notes that the scheduler has taken, wrapping, and those that found no room since the last time.
+    /// Notes that the scheduler has taken, wrapping, and the notes without room since the last time.
     notes_taken: u32,
     notes_lost: u32,
 }
@@ -91,7 +91,7 @@ impl World {
                 assert!(!is_new || self.gate.granted() == total, "a grant does not arrive");
                 assert_eq!(self.gate.pokes(), pokes.wrapping_add(is_new.into()), "a grant pokes once");
                 if is_new {
-                    // Must return at once.
+                    // The sleep must return at once.
                     self.gate.sleep(pokes, None);
                 }
             }
@@ -105,7 +105,7 @@ impl World {
             9 => {
                 let milliseconds: u32 = u.arbitrary()?;
                 self.cpu = Duration::from_millis(milliseconds.into());
-                // A time that does not fit counts as the longest that does.
+                // A time that does not fit counts as the longest that fits.
                 let more = Duration::from_secs(if u.ratio(1, 8)? { 1 << 40 } else { 0 });
                 self.gate.tell_cpu(self.cpu + more);
                 if !more.is_zero() {
@@ -211,14 +211,14 @@ impl World {
             let near = i32::from(u.arbitrary::<i16>()?);
             self.taken.wrapping_add_signed(near).to_le_bytes()
         };
-        // Mostly the words at the begin of the page.
+        // Mostly the words at the beginning of the page.
         let words = if u.ratio(7, 8)? { 33 } else { PAGE_BYTES / 4 };
         let offset = u.int_in_range(0..=words - 1)? * 4;
         self.page.copy_in(offset, &value).expect("it is in the page");
         Ok(())
     }
 
-    /// Reads everything that the other side says.
+    /// Reads everything that the worker's side claims.
     fn look(&self) {
         let (counters, cpu, running) =
             (self.scheduler.counters(), self.scheduler.cpu(), self.scheduler.running());

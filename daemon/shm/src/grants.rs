@@ -1,14 +1,14 @@
 //! The page in which a worker and the scheduler tell each other about the worker's submissions, by counters.
 //!
-//! A submission is *ready* when nothing is missing that it waits for; then it wants a grant. It is *dispatched* when the driver gets
-//! it, and *completed* when the GPU is through with it. All three are counted by the worker, from 0 and wrapping; grants are counted
-//! by the scheduler in the same way. While a context has a *lease* it dispatches without asking, for the price of one load.
+//! A submission is *ready* when all that it waits for has happened; then it wants a grant. It is *dispatched* when the driver gets it,
+//! and *completed* when the GPU has finished it. The worker counts all three, from 0 and wrapping; the scheduler counts grants in the same way. While
+//! a context has a *lease* it dispatches without asking, for the price of one load.
 //!
-//! While the scheduler's side wants a trace, the worker also tells of each submission ([`TraceNote`]), as far as there is room: the worker counts a
-//! note without room, and does not wait. Otherwise that costs the worker one load for each submission.
+//! While the scheduler's side wants a trace, the worker also reports each submission ([`TraceNote`]), as far as there is room: it counts a note
+//! without room, and does not wait. While no trace is wanted, this costs the worker one load for each submission.
 //!
-//! Each word has one writer, but for the one that the gate of the worker sleeps on. A worker that a guest has taken over can write any value: the
-//! scheduler takes each for a claim.
+//! Each word has one writer, except the word that the gate of the worker sleeps on. A worker that a guest has taken over can write any value: to the
+//! scheduler each value is a claim.
 
 use super::trace_note::{NOTE_BYTES, TakenNotes, TraceNote};
 use super::{MapError, Mapping, OutOfBounds, Word, create};
@@ -19,19 +19,19 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
-/// The version of the page's layout: of the places and the meanings of everything in it. Workers that run go on with the layout of their
-/// program, so it rises with each change.
+/// The version of the page's layout: of the places and the meanings of all words and records. Running workers keep the layout of their program, so
+/// this version rises with each change.
 pub const GRANTS_LAYOUT: u32 = 1;
 
 /// Intervals of work that may wait to be read.
 pub(super) const WORK_MAX: u32 = 512;
-/// Bytes of one of them.
+/// Bytes of one interval.
 const WORK_BYTES: u64 = 32;
 /// The offset at which the slots of completed work begin.
 const WORK: u64 = 4096;
 /// Notes for a trace that may wait to be read.
 pub(super) const NOTES_MAX: u32 = 512;
-/// The offset at which their slots begin. The kernel gives no memory for them until the first is written.
+/// The offset at which the notes' slots begin. The kernel gives no memory for the slots until the first note is written.
 const NOTES: u64 = WORK + WORK_MAX as u64 * WORK_BYTES;
 /// Bytes of the whole page.
 pub(super) const PAGE_BYTES: u64 = NOTES + NOTES_MAX as u64 * NOTE_BYTES;
@@ -39,7 +39,7 @@ pub(super) const PAGE_BYTES: u64 = NOTES + NOTES_MAX as u64 * NOTE_BYTES;
 /// The counters of a worker.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Counters {
-    /// Submissions that can be dispatched now and are not.
+    /// Submissions that can be dispatched now, but are not.
     pub ready: u32,
     /// Submissions dispatched so far, wrapping.
     pub dispatched: u32,
@@ -54,15 +54,15 @@ pub struct Work {
     pub begin: u64,
     /// The end of the last submission.
     pub end: u64,
-    /// The part of that time in which the GPU was busy with them.
+    /// The part of that time in which the GPU was busy with these submissions.
     pub busy: u64,
     /// The number of submissions.
     pub count: u32,
-    /// On a queue that only copies.
+    /// True if the work is on a queue that only copies.
     pub copy: bool,
 }
 
-/// The clock of pages: the system's monotonic one, in nanoseconds.
+/// Returns the time of the pages' clock: the system's monotonic clock, in nanoseconds.
 #[must_use]
 pub fn page_clock() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
@@ -80,9 +80,9 @@ struct Page {
     mapping: Arc<Mapping>,
     /// By the scheduler: dispatches that are allowed so far, wrapping.
     granted: Word,
-    /// By the scheduler: 1 while nothing needs a grant.
+    /// By the scheduler: 1 while no submission needs a grant.
     lease: Word,
-    /// By both: changes when the gate has something to look at.
+    /// By both: changes when the gate has news to look at.
     wake: Word,
     /// By the scheduler: intervals read so far, wrapping.
     read: Word,
@@ -97,7 +97,7 @@ struct Page {
     written: Word,
     /// Milliseconds of processor time that the worker has used.
     cpu: Word,
-    /// Milliseconds, plus one, for which the longest of its submissions has run; 0 if none runs.
+    /// Milliseconds, plus one, for which the worker's longest submission has run; 0 if none runs.
     running: Word,
     /// Notes written so far, wrapping.
     notes_written: Word,
@@ -154,7 +154,7 @@ impl Page {
 pub struct GateSide(Page);
 
 impl GateSide {
-    /// The page in a file that the device process sent.
+    /// Opens the page in a file that the device process sent.
     pub fn open(file: impl AsFd) -> Result<Self, MapError> {
         Page::open(file).map(Self)
     }
@@ -164,31 +164,31 @@ impl GateSide {
         self.0.lease.load(Acquire) != 0
     }
 
-    /// Dispatches that are allowed so far, wrapping.
+    /// Returns the number of dispatches allowed so far, wrapping.
     pub fn granted(&self) -> u32 {
         self.0.granted.load(Acquire)
     }
 
-    /// Returns the counters that were told last, by this process or by another whose page this was.
+    /// Returns the counters that were reported last, by this process or by the one that had the page before.
     pub fn told(&self) -> Counters {
         let (dispatched, completed) = (self.0.dispatched.load(Acquire), self.0.completed.load(Acquire));
         Counters { ready: self.0.ready.load(Acquire), dispatched, completed }
     }
 
-    /// Returns the processor time that was told last.
+    /// Returns the processor time that was reported last.
     pub fn told_cpu(&self) -> Duration {
         Duration::from_millis(self.0.cpu.load(Relaxed).into())
     }
 
-    /// Tells the worker's counters.
+    /// Reports the worker's counters.
     pub fn tell(&self, counters: Counters) {
-        // In the reverse of the order in which they are read, so that no submission is seen as dispatched and as ready.
+        // The scheduler reads in the reverse order, so that it sees no submission as both dispatched and ready.
         self.0.ready.store(counters.ready, Release);
         self.0.dispatched.store(counters.dispatched, Release);
         self.0.completed.store(counters.completed, Release);
     }
 
-    /// Tells of an interval; false if there is no room until the scheduler has read.
+    /// Reports an interval; returns false if there is no room until the scheduler has read.
     pub fn tell_work(&self, work: &Work) -> bool {
         let written = self.0.written.load(Relaxed);
         if written.wrapping_sub(self.0.read.load(Acquire)) >= WORK_MAX {
@@ -204,8 +204,7 @@ impl GateSide {
         self.0.traced.load(Relaxed) != 0
     }
 
-    /// Tells something for a trace, or counts it as lost if there is no room until the scheduler has read. To be called by one thread at a
-    /// time.
+    /// Reports a note for a trace, or counts it as lost if there is no room until the scheduler has read. Only one thread at a time may call this.
     pub fn tell_note(&self, note: &TraceNote) {
         let written = self.0.notes_written.load(Relaxed);
         let is_full = written.wrapping_sub(self.0.notes_read.load(Acquire)) >= NOTES_MAX;
@@ -216,23 +215,23 @@ impl GateSide {
         self.0.notes_written.store(written.wrapping_add(1), Release);
     }
 
-    /// Tells how much processor time this process has used.
+    /// Reports the processor time that this process has used.
     pub fn tell_cpu(&self, used: Duration) {
         self.0.cpu.store(u32::try_from(used.as_millis()).unwrap_or(u32::MAX), Relaxed);
     }
 
-    /// Tells the time for which the longest submission has run, if the GPU has begun one.
+    /// Reports the time for which the longest submission has run, if the GPU has begun one.
     pub fn tell_running(&self, running: Option<Duration>) {
         let milliseconds = running.map_or(0, |time| u32::try_from(time.as_millis()).unwrap_or(u32::MAX));
         self.0.running.store(milliseconds.saturating_add(running.is_some().into()), Relaxed);
     }
 
-    /// To be taken before a look at everything, and passed to [`Self::sleep`] after it.
+    /// Returns the count of pokes. Take it before a look at everything, and pass it to [`Self::sleep`] afterwards.
     pub fn pokes(&self) -> u32 {
         self.0.wake.load(SeqCst)
     }
 
-    /// Sleeps until it is poked, or was since [`Self::pokes`], or until the limit.
+    /// Sleeps until the gate is poked, or until the limit; returns at once if it was poked since [`Self::pokes`].
     pub fn sleep(&self, pokes: u32, limit: Option<Duration>) {
         self.0.wake.wait(pokes, limit);
     }
@@ -243,7 +242,7 @@ impl GateSide {
     }
 }
 
-/// The point up to which the scheduler's side has come.
+/// The position up to which the scheduler's side has come.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Reached {
     /// Dispatches that are allowed so far, wrapping.
@@ -264,13 +263,13 @@ pub struct SchedulerSide {
 }
 
 impl SchedulerSide {
-    /// The page in a file that a device process sent.
+    /// Opens the page in a file that a device process sent.
     pub fn open(file: impl AsFd) -> Result<Self, MapError> {
         let (granted, read, traced, notes_read, notes_lost) = Default::default();
         Ok(Self { page: Page::open(file)?, granted, read, traced, notes_read, notes_lost })
     }
 
-    /// The page in a file that another process had as the scheduler's side, up to `reached`. Nothing is leased or traced any more.
+    /// Opens the page that another process had as the scheduler's side, up to `reached`. The page then has no lease and no trace.
     pub fn resume(file: impl AsFd, reached: Reached) -> Result<Self, MapError> {
         let Reached { granted, read } = reached;
         let page = Page::open(file)?;
@@ -296,7 +295,7 @@ impl SchedulerSide {
         Counters { ready: self.page.ready.load(Acquire), dispatched, completed }
     }
 
-    /// Processor time that the worker claims to have used.
+    /// Returns the processor time that the worker claims to have used.
     pub fn cpu(&self) -> Duration {
         Duration::from_millis(self.page.cpu.load(Relaxed).into())
     }
@@ -307,7 +306,7 @@ impl SchedulerSide {
         Some(Duration::from_millis(milliseconds.into()))
     }
 
-    /// Takes the work that the worker claims to have had done since the last time; a bounded number of pieces.
+    /// Takes the work that the worker claims to have had done since the last time; a bounded number of intervals.
     pub fn take_work(&mut self) -> Vec<Work> {
         let there = self.page.written.load(Acquire).wrapping_sub(self.read).min(WORK_MAX);
         let work = (0..there).filter_map(|at| self.work(self.read.wrapping_add(at)).ok()).collect();
@@ -322,7 +321,7 @@ impl SchedulerSide {
         Ok(Work::of_bytes(&bytes))
     }
 
-    /// Wants notes for a trace from now on, or no more. Notes of an earlier trace are gone when one begins.
+    /// Begins or ends a trace, for which the worker writes notes. The beginning discards the notes of an earlier trace.
     pub fn trace(&mut self, wanted: bool) {
         if std::mem::replace(&mut self.traced, wanted) == wanted {
             return;
@@ -356,7 +355,7 @@ impl SchedulerSide {
         taken
     }
 
-    /// Allows so many dispatches since the beginning, wrapping.
+    /// Allows so many dispatches, counted since the beginning, wrapping.
     pub fn grant(&mut self, total: u32) {
         if self.granted != total {
             self.granted = total;
@@ -365,7 +364,7 @@ impl SchedulerSide {
         }
     }
 
-    /// Lets the worker dispatch without asking, or not any more.
+    /// Gives the worker the lease to dispatch without asking, or takes it back.
     pub fn lease(&mut self, leased: bool) {
         self.page.lease.store(leased.into(), Release);
         self.page.poke();
@@ -415,7 +414,7 @@ mod tests {
         assert!((gate.is_leased(), gate.granted()) == (true, 5));
     }
 
-    /// A scheduler's side and a worker of another program understand each other as long as this holds.
+    /// A scheduler's side and a worker of another program understand each other as long as this test holds.
     #[test]
     fn a_page_of_another_layout_has_another_version() {
         let file = grant_page().unwrap();
@@ -553,7 +552,7 @@ mod tests {
         let page = Mapping::new(&file, PAGE_BYTES).unwrap();
         scheduler.trace(true);
         for written in [NOTES_MAX + 1, u32::MAX, 5] {
-            // Written is the counter, the record an unknown kind.
+            // The counter is forged, and the records have an unknown kind.
             page.copy_in(88, &written.to_le_bytes()).unwrap();
             (0..NOTES_MAX).for_each(|at| page.copy_in(Page::note_at(at), &[0xff; 64]).unwrap());
             let taken = scheduler.take_notes(300);
@@ -566,7 +565,7 @@ mod tests {
         let (gate, mut scheduler) = both_sides();
         let before = gate.pokes();
         scheduler.grant(1);
-        // At once, as there was a poke since.
+        // Returns at once, because the gate was poked meanwhile.
         gate.sleep(before, None);
         let before = gate.pokes();
         gate.sleep(before, Some(Duration::from_millis(1)));

@@ -1,9 +1,9 @@
-//! Mappings whose file another process can shrink, or leave without room.
+//! Guards for mappings whose file another process can shrink, or leave without room.
 //!
-//! Touching a page behind the end of its file, or one that the system has no room for, is SIGBUS, and the end of the process. Seals rule out the
-//! first where a file has them, and nothing rules out the second (holes can be punched into sealed files, and a pool of huge pages runs dry). The
-//! signal handler replaces the whole of a guarded mapping by zeros, so that the thread that touched it goes on, and notes it: the bytes that this
-//! thread read are wrong then, and the caller of [`memory_was_lost`] ends the session. For all other addresses SIGBUS acts as before.
+//! An access to a page behind the end of its file, or to one for which the system has no room, raises SIGBUS and would end the process. Seals can
+//! rule out the first case; the second cannot be ruled out (holes can be punched into sealed files, and a pool of huge pages runs dry). The signal
+//! handler replaces the whole guarded mapping by zeros, so that the thread goes on, and notes the loss. The bytes that this thread read are wrong
+//! then, and the caller of [`memory_was_lost`] ends the session. For all other addresses SIGBUS acts as before.
 
 use rustix::mm::{MapFlags, ProtFlags, mmap_anonymous};
 use std::ffi::{c_int, c_void};
@@ -11,11 +11,11 @@ use std::io;
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 
-/// A mapping that is guarded for as long as this is kept. It is to be dropped before the mapping is.
+/// The guard of a mapping. It must be dropped before the mapping.
 #[derive(Debug)]
 pub struct Guard(usize);
 
-/// Addresses of a mapping. A start of 0 is a free place, [`TAKEN`] one that is being filled.
+/// Addresses of a mapping. A start of 0 marks a free place, [`TAKEN`] a place that is being filled.
 struct Place {
     start: AtomicUsize,
     end: AtomicUsize,
@@ -32,7 +32,7 @@ static NEXT: AtomicUsize = AtomicUsize::new(0);
 static LOST: AtomicBool = AtomicBool::new(false);
 
 impl Guard {
-    /// Guards the mapping of `len` bytes at `start`; none if there are too many.
+    /// Guards the mapping of `len` bytes at `start`; returns none if too many are guarded.
     pub fn over(start: *const u8, len: usize) -> Option<Self> {
         let first = NEXT.fetch_add(1, Ordering::Relaxed);
         let found = (0..PLACES).map(|at| first.wrapping_add(at) % PLACES).find(|at| {
@@ -56,11 +56,11 @@ pub fn memory_was_lost() -> bool {
     LOST.load(Ordering::Relaxed) && LOST.swap(false, Ordering::Acquire)
 }
 
-/// Handles SIGBUS in this way from now on, in all threads.
+/// Handles SIGBUS by these guards from now on, in all threads.
 ///
 /// # Errors
 ///
-/// The system refuses it.
+/// The system refuses the handler.
 pub fn guard_mappings() -> io::Result<()> {
     let handler: extern "C" fn(c_int, *mut libc::siginfo_t, *mut c_void) = on_bus_error;
     // SAFETY: all zeros are a valid `sigaction`: no flags, an empty mask.
@@ -116,7 +116,7 @@ mod tests {
     use std::fs::File;
     use std::os::fd::AsFd;
 
-    /// A file of so many bytes, and its mapping, which is guarded.
+    /// Returns a file of so many bytes, and its mapping with a guard.
     fn guarded(len: u64) -> (File, Mapping, Guard) {
         let file = tempfile::tempfile().unwrap();
         ftruncate(&file, len).unwrap();

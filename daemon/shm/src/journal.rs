@@ -1,13 +1,12 @@
 //! The journal of a context: the commands that its worker has executed since its last checkpoint, in a memory file that the device process keeps.
 //!
-//! The worker copies commands out of its rings into the journal in place of other private memory, executes them from there, and *logs* where those
-//! are that another worker has to execute again. So commands are copied once, as without a journal. The device process neither reads
-//! nor writes a journal: it gives the file to the worker that follows ([`read()`]).
+//! The worker copies commands out of its rings into the journal in place of other private memory, and executes them from there. It *logs* the places
+//! of the commands that another worker has to execute again. So commands are copied once, as without a journal. The device process neither reads nor
+//! writes a journal: it gives the file to the worker that follows ([`read()`]).
 //!
-//! The file begins with blocks of logs. Behind them there is room for commands, and behind that for the data of pipeline caches, which belong to no
-//! checkpoint. Each executor has logs of its own, one block after the other. A log ends
-//! with its *commit word*, which has the number of its entries and the place where its executor is: one store makes both known. Entries have tickets,
-//! which say in which order commands of several executors began.
+//! The file begins with blocks of logs. Room for commands follows, and then room for the data of pipeline caches, which belong to no checkpoint. Each
+//! executor has logs of its own, one block after the other. The head of a log has its *commit word*, with the number of its entries and the position
+//! of its executor: one store publishes both. Entries have tickets, which give the order in which commands of several executors began.
 
 mod read;
 
@@ -22,9 +21,9 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, fence};
 
-/// Bytes of logs and commands. Those that were never used take no memory.
+/// Bytes of logs and commands. Bytes that were never used take no memory.
 pub const JOURNAL_BYTES: u64 = 32 << 20;
-/// Bytes behind the journal for the data of pipeline caches: their number in eight bytes, and these.
+/// Bytes behind the journal for the data of pipeline caches: their number in eight bytes, and the data.
 const CACHE_DATA_BYTES: u64 = 64 << 20;
 /// Room for the data of pipeline caches, in bytes.
 pub const CACHE_DATA_ROOM: u64 = CACHE_DATA_BYTES - 8;
@@ -36,15 +35,15 @@ const BLOCKS: u32 = 128;
 pub const COMMANDS: u64 = BLOCK * BLOCKS as u64;
 
 // The head of a block, of 8-byte words, and its entries of two words each.
-/// The number of the checkpoint, and above it the place of the block among those of its executor.
+/// The number of the checkpoint, and above it the index of the block among its executor's.
 const NUMBER: usize = 0;
 /// The executor.
 const OF: usize = 1;
 /// The commit word.
 const COMMIT: usize = 2;
-/// The head of the ring, while streams are executed that a command of the ring names.
+/// The head of the ring, while the executor executes streams that a command of the ring names.
 const OUTER: usize = 3;
-/// Two places for the position of the reply stream, and two for the stream, of three words each. The commit word says which counts.
+/// Two places for the position of the reply stream, and two for the stream, of three words each. The commit word says which of the two counts.
 const POSITIONS: usize = 4;
 const STREAMS: usize = 6;
 const ENTRIES: usize = 16;
@@ -52,13 +51,13 @@ const ENTRIES: usize = 16;
 /// The number of entries of a block.
 const ENTRIES_MAX: u32 = (BLOCK as usize / 16 - ENTRIES / 2) as u32;
 
-// The commit word: the head or the bytes that are begun in the lower half, above them the number of entries, and flags.
+// The commit word: the head, or the executed bytes of streams, in the lower half; above them the number of entries, and flags.
 const COUNT_AT: u32 = 32;
 const POSITION_FLAG: u64 = 1 << 61;
 const STREAM_FLAG: u64 = 1 << 62;
 const BEGUN_FLAG: u64 = 1 << 63;
 
-/// The journal, as the worker sees it that writes it.
+/// The journal, as the worker that writes it sees it.
 #[derive(Debug)]
 pub struct Journal {
     pages: Mapping,
@@ -68,20 +67,20 @@ pub struct Journal {
     taken: AtomicU64,
     blocks: AtomicU32,
     tickets: AtomicU32,
-    /// The number of parts that are in use.
+    /// The number of parts that executors use.
     lent: AtomicU32,
     /// The journal was found to be filling.
     is_told: AtomicBool,
 }
 
-/// The place where an executor is.
+/// The position of an executor.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Place {
     /// Everything before this position of its ring is executed.
     pub head: u32,
-    /// Bytes that are executed of the streams that the next command names, if it has begun.
+    /// The number of executed bytes of the streams that the next command names, if it has begun.
     pub begun: Option<u32>,
-    /// The position in its reply stream, and the stream, if there is one.
+    /// The position in its reply stream, if it has one.
     pub position: u64,
     /// The reply stream.
     pub stream: Option<Stream>,
@@ -90,7 +89,7 @@ pub struct Place {
 /// The memory that replies go to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Stream {
-    /// The id of its resource; none if the context does not see that any more.
+    /// The id of its resource; none if the context no longer sees that.
     pub resource: Option<u32>,
     /// The first byte.
     pub offset: u64,
@@ -98,7 +97,7 @@ pub struct Stream {
     pub size: u64,
 }
 
-/// A part of the journal that one executor alone writes to.
+/// A part of the journal to which only one executor writes.
 #[derive(Debug)]
 struct Part {
     journal: Arc<Journal>,
@@ -134,18 +133,18 @@ impl Journal {
         create("journal", JOURNAL_BYTES + CACHE_DATA_BYTES)
     }
 
-    /// Opens the journal in a file that no other process writes to. Nothing is kept in it before [`Self::begins`].
+    /// Opens the journal in a file that no other process writes to. The journal keeps no commands before [`Self::begins`].
     ///
     /// # Errors
     ///
-    /// The file is none of [`Self::create`], or the system refuses.
+    /// The file was not made by [`Self::create`], or the system refuses.
     pub fn open(file: impl AsFd) -> Result<Self, MapError> {
         let pages = Mapping::new(file, JOURNAL_BYTES + CACHE_DATA_BYTES)?;
         let (number, taken, blocks, tickets, lent, is_told) = Default::default();
         Ok(Self { pages, number, taken, blocks, tickets, lent, is_told })
     }
 
-    /// From now on the journal follows the checkpoint of this number, which is not 0. Nothing is in it. Returns false, and does nothing, if a part of it is in use.
+    /// Empties the journal, which follows the checkpoint of this number (not 0) from now on. Returns false, and does nothing, if a part is in use.
     pub fn begins(&self, number: u32) -> bool {
         if self.lent.load(Acquire) != 0 {
             return false;
@@ -158,8 +157,8 @@ impl Journal {
         true
     }
 
-    /// Keeps the data of pipeline caches in place of those before; none if they are more than [`CACHE_DATA_ROOM`]. If this worker dies meanwhile,
-    /// none are kept.
+    /// Keeps the data of pipeline caches in place of older data; keeps none if they are more than [`CACHE_DATA_ROOM`]. If this worker dies meanwhile,
+    /// the journal has none.
     pub fn keep_cache_data(&self, bytes: &[u8]) {
         let length = if bytes.len() as u64 <= CACHE_DATA_ROOM { bytes.len() as u64 } else { 0 };
         let parts =
@@ -176,20 +175,20 @@ impl Journal {
         self.number.load(Acquire)
     }
 
-    /// Returns the next ticket. To be taken before a command is executed.
+    /// Returns the next ticket. An executor takes it before it executes a command.
     #[inline]
     pub fn ticket(&self) -> u32 {
         self.tickets.fetch_add(1, Relaxed)
     }
 
-    /// Returns where in the journal these bytes are, if they are in [`CommandBytes`] of it.
+    /// Returns the place of these bytes in the journal, if they are in its [`CommandBytes`].
     #[inline]
     pub fn place_of(&self, bytes: &[u8]) -> Option<u32> {
         let at = (bytes.as_ptr().addr() as u64).wrapping_sub(self.pages.as_ptr().addr() as u64);
         (at.wrapping_sub(COMMANDS) < JOURNAL_BYTES - COMMANDS).then_some(at as u32)
     }
 
-    /// Hands out memory for so many bytes of commands; none if there is no more.
+    /// Hands out memory for so many bytes of commands; none if no memory is left.
     pub fn bytes(self: &Arc<Self>, bytes: usize) -> Option<CommandBytes> {
         // Parts begin at lines of the cache.
         let wanted = (bytes as u64).checked_next_multiple_of(64)?;
@@ -199,20 +198,20 @@ impl Journal {
         Some(CommandBytes(self.part(COMMANDS + at, bytes)?))
     }
 
-    /// Returns whether a quarter of the bytes or three quarters of the blocks are taken, so that another checkpoint is due; once for each checkpoint. Pages
-    /// of a journal that were used once take memory from then on, so few of them are to be.
+    /// Returns whether another checkpoint is due, because a quarter of the bytes or three quarters of the blocks are taken; true once for each
+    /// checkpoint. Once a page of a journal was used, it takes memory from then on, so the journal should use few.
     pub fn is_filling(&self) -> bool {
         let taken = self.taken.load(Relaxed) >= (JOURNAL_BYTES - COMMANDS) / 4;
         (taken || self.blocks.load(Relaxed) >= BLOCKS / 4 * 3) && !self.is_told.swap(true, Relaxed)
     }
 
-    /// Begins a block of the log of an executor, which is at a `place`, behind `before` others; none if there is no more.
+    /// Begins a block of an executor's log, after `before` earlier blocks, with the executor at a `place`; none if no block is left.
     pub fn log(self: &Arc<Self>, of: u64, before: u32, place: &Place) -> Option<Log> {
         let next = |blocks: u32| (blocks < BLOCKS).then_some(blocks + 1);
         let at = self.blocks.fetch_update(Relaxed, Relaxed, next).ok()?;
         let block = self.part(u64::from(at) * BLOCK, BLOCK as usize)?;
         let mut log = Log { block, count: 0, flags: 0 };
-        // A block whose number is another does not count.
+        // A block with another number does not count.
         log.word(NUMBER, 0, Release);
         log.word(OF, of, Relaxed);
         log.moves(place.position);
@@ -242,7 +241,7 @@ impl Drop for Part {
 }
 
 impl CommandBytes {
-    /// Returns where in the journal the bytes begin.
+    /// Returns the place in the journal where the bytes begin.
     pub fn place(&self) -> u32 {
         (self.0.start.as_ptr().addr() - self.0.journal.pages.as_ptr().addr()) as u32
     }
@@ -272,7 +271,7 @@ impl Log {
         self.count >= ENTRIES_MAX
     }
 
-    /// Adds an entry: `length` bytes of commands at `at` ([`Journal::place_of`]), with their ticket. It counts from the next commit on. One that is full
+    /// Adds an entry: `length` bytes of commands at `at` ([`Journal::place_of`]), with their ticket. The entry counts from the next commit on. A full log
     /// takes none.
     #[inline]
     pub fn adds(&mut self, at: u32, length: u32, ticket: u32) {
@@ -285,14 +284,14 @@ impl Log {
         self.count += 1;
     }
 
-    /// The executor's replies go to this position from the next commit on.
+    /// Notes that the executor's replies go to this position, from the next commit on.
     #[inline]
     pub fn moves(&mut self, position: u64) {
         self.flags ^= POSITION_FLAG;
         self.word(POSITIONS + usize::from(self.flags & POSITION_FLAG != 0), position, Relaxed);
     }
 
-    /// The executor's replies go to this stream from the next commit on.
+    /// Notes that the executor's replies go to this stream, from the next commit on.
     pub fn streams(&mut self, stream: Option<Stream>) {
         self.flags ^= STREAM_FLAG;
         let at = STREAMS + 3 * usize::from(self.flags & STREAM_FLAG != 0);
@@ -301,19 +300,19 @@ impl Log {
         [resource, offset, size].into_iter().zip(at..).for_each(|(word, at)| self.word(at, word, Relaxed));
     }
 
-    /// Everything before `head` is executed, and what was added is known from now on.
+    /// Commits that everything before `head` is executed, and publishes the added entries.
     #[inline]
     pub fn commits(&mut self, head: u32) {
         let word = self.flags | u64::from(self.count) << COUNT_AT | u64::from(head);
         self.word(COMMIT, word, Release);
     }
 
-    /// The executor begins with the streams that the command at `head` names.
+    /// Notes that the executor begins with the streams that the command at `head` names.
     pub fn enters(&mut self, head: u32) {
         self.word(OUTER, head.into(), Relaxed);
     }
 
-    /// Commits that so many bytes are executed of the streams that the command names at the head of [`Self::enters`], and what was added is known from now on.
+    /// Commits that so many bytes of the streams of the command at the head of [`Self::enters`] are executed, and publishes the added entries.
     #[inline]
     pub fn begins(&mut self, begun: u32) {
         let word = BEGUN_FLAG | self.flags | u64::from(self.count) << COUNT_AT | u64::from(begun);

@@ -1,8 +1,8 @@
 //! Memory shared with a guest or with another process.
 //!
-//! Everything in here may change under our hands at any moment. So no reference to such bytes ever leaves this module: single
-//! words are accessed atomically ([`Word`]), ranges are copied out into private memory or in from it ([`Mapping`]), and every
-//! offset is checked. Only a worker's [`journal`] is different, as no other process writes to it. Knows nothing of rings, resources or Venus.
+//! Another process may change all of this memory at any moment. So no reference to such bytes ever leaves this module: single words are accessed
+//! atomically ([`Word`]), ranges are copied out into private memory or in from it ([`Mapping`]), and every offset is checked. Only a worker's
+//! [`journal`] is different, because no other process writes to it. This crate knows no rings, resources or Venus.
 
 #![expect(unsafe_code, reason = "mapping files and touching memory that other processes write")]
 

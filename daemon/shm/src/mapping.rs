@@ -47,7 +47,7 @@ impl Mapping {
         Self::map(file, len)
     }
 
-    /// Maps like [`Self::new`], at an address that another process can have again ([`Self::new_at`]), unless none is found in a few tries
+    /// Maps like [`Self::new`], at an address that another process can use too ([`Self::new_at`]), unless a few tries find none
     /// ([`Self::is_placed`]).
     pub fn new_placed(file: impl AsFd, size: u64) -> Result<Self, MapError> {
         let len = len_of(&file, size)?;
@@ -61,7 +61,7 @@ impl Mapping {
     ///
     /// # Errors
     ///
-    /// [`MapError::Address`] if the address is taken, or no such mapping can be there.
+    /// [`MapError::Address`] if the address is taken, or no such mapping can lie there.
     pub fn new_at(file: impl AsFd, size: u64, address: u64) -> Result<Self, MapError> {
         let len = len_of(&file, size)?;
         if !is_place(address, size) {
@@ -74,14 +74,14 @@ impl Mapping {
         }
     }
 
-    /// Maps the first `size` bytes of a device's memory, as a driver shows it. For the owner of that memory, and until it is freed: the later content
-    /// of the pages is not known.
+    /// Maps the first `size` bytes of a device's memory, as a driver shows it. Only the owner of that memory may use the mapping, and only until the
+    /// memory is freed: the later content of the pages is not known.
     pub fn of_device(device: impl AsFd, size: u64) -> Result<Self, MapError> {
         Self::map(device, usize::try_from(size).unwrap_or(usize::MAX))
     }
 
     /// Maps `size` bytes, all zero, that only this process has. They take memory once the process writes to them. The kernel backs them with huge pages
-    /// if it gives such to programs that ask.
+    /// if it gives huge pages to programs that ask.
     pub fn anonymous(size: u64) -> Result<Self, MapError> {
         let len = usize::try_from(size).unwrap_or(usize::MAX);
         // SAFETY: without an address hint and MAP_FIXED the kernel picks free addresses, so no memory in use is replaced.
@@ -107,13 +107,13 @@ impl Mapping {
         Ok(Self { start, len })
     }
 
-    /// Length in bytes, never 0.
+    /// Returns the length in bytes, never 0.
     #[expect(clippy::len_without_is_empty, reason = "a mapping is never empty")]
     pub fn len(&self) -> u64 {
         self.len as u64
     }
 
-    /// The first byte, page aligned, for the driver's import of host pages. Valid while the mapping lives; code that reads or
+    /// Returns the first byte, page aligned, for the driver's import of host pages. It is valid while the mapping lives; code that reads or
     /// writes through it races with the guest.
     pub fn as_ptr(&self) -> *mut c_void {
         self.start.as_ptr().cast()
@@ -148,7 +148,7 @@ impl Mapping {
     /// Copies `len` bytes at `offset` to `at` in another mapping. If the other mapping is this one and the ranges overlap, their contents are not known
     /// afterwards.
     pub fn copy_to(&self, offset: u64, other: &Self, at: u64, len: u64) -> Result<(), OutOfBounds> {
-        // Nothing is copied unless all can be.
+        // No byte is copied unless all can be.
         let _ranges = (self.check(offset, len)?, other.check(at, len)?);
         // The buffer stays in the processor's first cache.
         let mut buffer = [0; ACROSS];
@@ -160,7 +160,7 @@ impl Mapping {
         Ok(())
     }
 
-    /// The aligned 32-bit word at `offset`, usable for as long as it is kept.
+    /// Returns the aligned 32-bit word at `offset`, which keeps the mapping alive.
     pub fn word(self: &Arc<Self>, offset: u64) -> Result<Word, OutOfBounds> {
         let at = self.check(offset, 4)?.cast::<u32>();
         if !at.is_aligned() {
@@ -178,7 +178,7 @@ impl Mapping {
     }
 }
 
-/// The number of bytes to be mapped of a file of fixed size.
+/// Returns the number of bytes to map of a file of fixed size.
 fn len_of(file: impl AsFd, size: u64) -> Result<usize, MapError> {
     let (_, actual) = inspect(&file)?;
     let len = usize::try_from(size).unwrap_or(usize::MAX);
@@ -196,7 +196,7 @@ fn map_at(file: impl AsFd, len: usize, address: u64) -> Result<*mut c_void, Errn
     // SAFETY: the flag keeps the kernel from replacing what is mapped there, so no memory in use is replaced.
     let start = unsafe { mmap(at, len, ProtFlags::READ | ProtFlags::WRITE, flags, file, 0) }?;
     if start.addr() != wanted {
-        // Linux before 4.17 does not know the flag, and takes the address for a hint.
+        // Linux before 4.17 does not know the flag, and takes the address as a hint.
         // SAFETY: mapped just now, and no other code knows of it.
         unsafe { munmap(start, len) }?;
         return Err(Errno::EXIST);
@@ -235,12 +235,12 @@ impl Word {
         self.atomic().store(value, order);
     }
 
-    /// Sets bits, without a change to others that another thread changes at the same time. Returns the value before.
+    /// Sets bits, without effect on other bits that another thread changes at the same time. Returns the value before.
     pub fn set_bits(&self, bits: u32, order: Ordering) -> u32 {
         self.atomic().fetch_or(bits, order)
     }
 
-    /// Clears bits, without a change to others that another thread changes at the same time. Returns the value before.
+    /// Clears bits, without effect on other bits that another thread changes at the same time. Returns the value before.
     pub fn clear_bits(&self, bits: u32, order: Ordering) -> u32 {
         self.atomic().fetch_and(!bits, order)
     }
@@ -250,7 +250,7 @@ impl Word {
         self.atomic().fetch_add(count, order)
     }
 
-    /// Writes `to` if the word is `from`. Returns whether it was.
+    /// Writes `to` if the word is `from`. Returns whether the word was `from`.
     pub fn change(&self, from: u32, to: u32) -> bool {
         self.atomic().compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst).is_ok()
     }
@@ -258,7 +258,7 @@ impl Word {
     /// Sleeps while the word is `value`, until [`Self::wake`] or the end of `limit`; may return sooner.
     pub fn wait(&self, value: u32, limit: Option<Duration>) {
         let limit = limit.and_then(|limit| Timespec::try_from(limit).ok());
-        // The waiting thread looks again, so the reason why this ended does not matter. Not private, as other processes wake.
+        // The waiting thread looks again, so the reason for the wake-up does not matter. The futex is not private, because other processes wake it.
         let _ = futex::wait(self.atomic(), futex::Flags::empty(), value, limit.as_ref());
     }
 

@@ -179,7 +179,7 @@ fn hostile_addresses_are_refused_and_replace_nothing() {
     let mut bytes = [0; 4];
     elsewhere.copy_out(0, &mut bytes).unwrap();
     assert_eq!(&bytes, b"kept");
-    // The size of the file is checked all the same.
+    // The size of the file is checked here too.
     let free = placed.as_ptr().addr() as u64;
     drop(placed);
     assert!(matches!(Mapping::new_at(&file, 8193, free), Err(MapError::Size { .. })));

@@ -6,7 +6,7 @@ use std::os::fd::OwnedFd;
 
 /// Makes a zeroed memory file of `size` bytes that no process can shrink, grow or unseal any more.
 ///
-/// `name` is for `/proc/*/maps` only. Fails when the system is out of descriptors or `size` exceeds what a file may hold.
+/// `name` is only for `/proc/*/maps`. Fails when the system is out of descriptors, or `size` exceeds the limit of a file.
 pub fn create(name: &str, size: u64) -> io::Result<OwnedFd> {
     let flags = MemfdFlags::CLOEXEC | MemfdFlags::ALLOW_SEALING;
     // Kernels before 6.3 do not know the flag that makes the file non-executable for good.

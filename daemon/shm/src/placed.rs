@@ -1,8 +1,8 @@
-//! Addresses for memory that another process maps where this one has it: a driver may have given them to a guest.
+//! Addresses for memory that another process maps at the same address as this one: a driver may have given the address to a guest.
 //!
-//! They lie in a range of the address space that nothing else is put into: executables, heaps and stacks lie elsewhere, and so do the addresses that
-//! the kernel chooses. Each process begins at random within it, so that the files that a successor has placed of its own seldom occupy the addresses
-//! of those that it takes over. Knows addresses only; the code that maps says whether one is free.
+//! The addresses lie in a range that no other memory uses: executables, heaps, stacks and the addresses that the kernel chooses lie elsewhere. Each
+//! process begins at a random address in the range. So the files that a successor has placed of its own seldom occupy the addresses of the files that
+//! it takes over. This file knows only addresses; the mapping code says whether an address is free.
 
 use rustix::io::Errno;
 use std::collections::hash_map::RandomState;
@@ -12,14 +12,14 @@ use std::sync::LazyLock;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 /// The range: above the addresses of sanitizers, below those that the kernel chooses if it goes upwards (a third of the addresses of x86-64, a
-/// quarter of those of aarch64). Where a processor has fewer addresses nothing can be mapped there.
+/// quarter of those of aarch64). A processor with fewer addresses can map nothing there.
 pub(super) const RANGE: Range<u64> = 0x1000_0000_0000..0x2800_0000_0000;
 
-/// The alignment of files that are at least as large, which huge pages can then hold.
+/// The alignment of files of at least this size, so that huge pages can hold them.
 const HUGE: u64 = 2 << 20;
 
-/// The number of addresses that a process asks for before it leaves the choice to the kernel. Each is twice as far from the one before as that was,
-/// so that they get past any mapping that lies there.
+/// The number of addresses that a process tries before it leaves the choice to the kernel. Each step is twice as long as the one before, so that the
+/// tries get past any mapping there.
 const PLACES_ASKED: u32 = 24;
 
 /// The addresses of one range, given out upwards and then from its start again.
@@ -36,13 +36,13 @@ pub(super) static PLACES: LazyLock<Places> = LazyLock::new(|| {
 });
 
 impl Places {
-    /// Begins at an address, or at the next that is aligned.
+    /// Makes the places of a range. The first one is at `start`, or at the next aligned address.
     fn new(range: Range<u64>, start: u64) -> Self {
         Self { range, next: AtomicU64::new(start) }
     }
 
-    /// Calls `map` with addresses for `len` bytes until it maps there, or fails for another reason than that something is there already.
-    /// Returns none if there is no place.
+    /// Calls `map` with addresses for `len` bytes until it maps there, or fails for a reason other than a taken address.
+    /// Returns none if the range has no place.
     pub(super) fn place<T>(&self, len: u64, mut map: impl FnMut(u64) -> Result<T, Errno>) -> Option<T> {
         let align = if len >= HUGE { HUGE } else { rustix::param::page_size() as u64 };
         for asked in 0..PLACES_ASKED {
@@ -54,7 +54,7 @@ impl Places {
         None
     }
 
-    /// Takes the next `len` bytes of the range; none if it has not so many.
+    /// Takes the next `len` bytes of the range; none if the range is too small.
     fn claim(&self, len: u64, align: u64) -> Option<u64> {
         let fits = |start: &u64| self.range.end.checked_sub(len).is_some_and(|last| *start <= last);
         let start = |next: u64| {
@@ -75,7 +75,7 @@ impl Places {
     }
 }
 
-/// Returns whether `len` bytes at `address` are whole pages' place in the range.
+/// Returns whether `len` bytes at `address` can be a place: they lie in the range, and begin at a page.
 pub(super) fn is_place(address: u64, len: u64) -> bool {
     let end = address.checked_add(len);
     let inside = address >= RANGE.start && end.is_some_and(|end| end <= RANGE.end);
@@ -109,7 +109,7 @@ mod tests {
         let last = Places::new(64 * MIB..256 * MIB, 256 * MIB - 4 * KIB);
         assert_eq!(last.place(8 * KIB, Ok), Some(64 * MIB));
         assert_eq!(last.place(192 * MIB, Ok), Some(64 * MIB));
-        // A start behind the range is none.
+        // A start behind the range counts as its beginning.
         assert_eq!(Places::new(64 * MIB..256 * MIB, u64::MAX).place(KIB, Ok), Some(64 * MIB));
     }
 

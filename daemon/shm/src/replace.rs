@@ -1,4 +1,4 @@
-//! One file in the place of another, under a number that a library keeps to itself.
+//! The replacement of an open file under its descriptor number, which a library keeps to itself.
 
 use std::io;
 use std::os::fd::{AsFd, AsRawFd, RawFd};

@@ -1,16 +1,16 @@
 //! The words in which a context's driver looks for the results of its fences, as its worker tells the device process.
 //!
-//! Mesa before 26.2 may poll such a word and nothing else (`vulkan::submit::lost` has the details). Once the worker is gone no worker writes it, so
-//! the device process does. The table is in memory, because command buffers are recorded all the time and workers hardly ever die. Only the worker
-//! writes the table, and the device process reads it when the worker is gone. A worker that a guest has taken over can name any word, so the reader
-//! checks whether the context sees it.
+//! Mesa before 26.2 may poll only such a word (`vulkan::submit::lost` has the details). Once the worker is gone, no worker writes the word, so the
+//! device process does. The worker reports the words in a shared table, because command buffers are recorded all the time and workers hardly ever
+//! die. Only the worker writes the table, and the device process reads it when the worker is gone. A worker that a guest has taken over can name any
+//! word, so the reader checks whether the context sees the memory.
 
 use super::{Mapping, OutOfBounds};
 use parking_lot::Mutex;
 use std::sync::Arc;
 use std::sync::atomic::Ordering::Release;
 
-/// Words that can be told of at a time; those beyond are not answered.
+/// The most words that the table can name at a time; words beyond that are not answered.
 pub(super) const RESULT_WORDS_MAX: u64 = 4096;
 
 /// Bytes of an entry: a state, the word's index in its memory, and the memory.
@@ -33,9 +33,9 @@ pub struct ResultWords {
 /// Entries that the worker can use.
 #[derive(Debug, Default)]
 struct Free {
-    /// Were used before.
+    /// Entries that were used before.
     again: Vec<u64>,
-    /// This and all behind it never were.
+    /// The first entry that was never used, like all behind it.
     fresh: u64,
 }
 
@@ -50,25 +50,25 @@ impl ResultWords {
     /// Bytes of a table.
     pub const SIZE: u64 = RESULT_WORDS_MAX * ENTRY;
 
-    /// The table at `start`, which is empty unless its worker has written to it.
+    /// Opens the table at `start`, which is empty unless its worker has written to it.
     pub(super) fn new(mapping: Arc<Mapping>, start: u64) -> Self {
         Self { mapping, start, free: Mutex::default() }
     }
 
-    /// Tells of a word; none if there is no room, or the offset is that of no word.
+    /// Names a word in the table; none if there is no room, or the offset is no word's.
     pub fn tell(self: &Arc<Self>, (memory, offset): ResultWord) -> Option<Told> {
         let index = u32::try_from(offset / 4).ok().filter(|_| offset.is_multiple_of(4))?;
         let entry = self.free.lock().take()?;
         let told = Told { table: Arc::clone(self), entry };
         let (index, memory) = (index.to_le_bytes(), memory.to_le_bytes());
         let at = self.at(entry);
-        // The worker may die at any moment: the entry counts once it is whole.
+        // The worker may die at any moment: the entry counts once it is complete.
         let written =
             self.mapping.copy_in(at + 4, &index).and_then(|()| self.mapping.copy_in(at + 8, &memory));
         written.and_then(|()| self.set_state(entry, USED)).ok().map(|()| told)
     }
 
-    /// All words, as the worker has left them.
+    /// Returns all words, as the worker has left them.
     pub fn told(&self) -> Vec<ResultWord> {
         (0..RESULT_WORDS_MAX).filter_map(|entry| self.entry(entry)).collect()
     }

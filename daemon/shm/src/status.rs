@@ -1,8 +1,8 @@
-//! The page that a worker shares with the device process: how long a submission runs and others ran, how long one may, and where the
-//! driver looks for results.
+//! The page that a worker shares with the device process: how long its submissions run and ran, how long a submission may run, and where the driver
+//! looks for results.
 //!
-//! Told in memory because it changes all the time and hardly ever matters. Each word has one writer; a worker that was taken over
-//! can write what it likes, and then only what it tells of itself is wrong.
+//! These values are in memory because they change all the time and hardly ever matter. Each word has one writer. A worker that was taken over can
+//! write any value, and then only its reports about itself are wrong.
 
 use super::{CheckpointMark, MapError, Mapping, ResultWords, Word, create};
 use std::io;
@@ -20,7 +20,7 @@ const SIZE: u64 = RESULTS + ResultWords::SIZE;
 pub struct StatusPage {
     /// By the worker: milliseconds, plus one, for which the longest of its submissions has run; 0 if none runs.
     running: Word,
-    /// By the worker: changes whenever it looks at its submissions.
+    /// By the worker: changes whenever the worker looks at its submissions.
     looks: Word,
     /// By the worker: microseconds, plus one, that its submissions took so far; 0 if none has ended.
     usual: Word,
@@ -28,35 +28,35 @@ pub struct StatusPage {
     served: Word,
     /// By the device process: milliseconds for which a submission may run.
     limit: Word,
-    /// By the device process: changes when all submissions count from 0 again.
+    /// By the device process: changes when the times of all submissions count from 0 again.
     restarts: Word,
     /// By the worker: whether its rings are awake.
     activity: Arc<Activity>,
-    /// By the worker: whether its checkpoint is all that there is of its context.
+    /// By the worker: whether its checkpoint has all of its context.
     checkpoint: Arc<CheckpointMark>,
-    /// By the worker: how far it has come.
+    /// By the worker: its progress.
     progress: Arc<Progress>,
     /// By the worker: where the driver looks for the results of fences.
     results: Arc<ResultWords>,
 }
 
-/// The rings of a worker that are awake. Told when one wakes up or goes to sleep, which is rare, so that it costs nothing while they work.
+/// The rings of a worker that are awake. Written only when a ring wakes up or goes to sleep, which is rare, so it costs nothing while rings work.
 #[derive(Debug)]
 pub struct Activity {
     /// The number of rings that are awake.
     awake: Word,
-    /// Changes whenever one wakes up.
+    /// Changes whenever a ring wakes up.
     wakings: Word,
 }
 
 impl Activity {
-    /// A ring wakes up.
+    /// Notes that a ring wakes up.
     pub fn wakes(&self) {
         self.wakings.add(1, Relaxed);
         self.awake.add(1, Release);
     }
 
-    /// A ring goes to sleep, or is gone.
+    /// Notes that a ring goes to sleep, or is gone.
     pub fn sleeps(&self) {
         self.awake.add(u32::MAX, Release);
     }
@@ -77,7 +77,7 @@ pub struct Progress {
 }
 
 impl Progress {
-    /// All messages up to this one are executed, by their numbers from 1 modulo 2^32.
+    /// Reports that all messages up to this number are executed. Numbers count from 1, modulo 2^32.
     pub fn executed(&self, number: u32) {
         self.messages.store(number, Release);
     }
@@ -87,12 +87,12 @@ impl Progress {
         self.messages.load(Acquire)
     }
 
-    /// One more submission may reach the driver.
+    /// Notes that one more submission may reach the driver.
     pub fn submits(&self) {
         self.pending.add(1, SeqCst);
     }
 
-    /// Counts so many submissions no more, as they are complete.
+    /// Subtracts so many submissions, because they are complete.
     pub fn completed(&self, count: u32) {
         self.pending.add(count.wrapping_neg(), SeqCst);
     }
@@ -104,14 +104,14 @@ impl Progress {
 }
 
 impl StatusPage {
-    /// Makes one, to be given to a worker by its file.
+    /// Makes a page, whose file is given to a worker.
     pub fn create() -> io::Result<(Self, OwnedFd)> {
         let file = create("worker status", SIZE)?;
         let page = Self::open(&file).map_err(io::Error::other)?;
         Ok((page, file))
     }
 
-    /// The worker's side.
+    /// Opens the worker's side.
     pub fn open(file: impl AsFd) -> Result<Self, MapError> {
         let mapping = Arc::new(Mapping::new(file, SIZE)?);
         let word = |offset| mapping.word(offset).map_err(|_| MapError::Size { wanted: SIZE, actual: 0 });
@@ -120,12 +120,12 @@ impl StatusPage {
         let activity = Arc::new(Activity { awake: word(128)?, wakings: word(132)? });
         let (limit, restarts) = (word(64)?, word(68)?);
         let checkpoint = Arc::new(CheckpointMark::new(word(192)?));
-        // Not in the line of the mark, which all executors read.
+        // Not in the cache line of the mark, which all executors read.
         let progress = Arc::new(Progress { messages: word(256)?, pending: word(260)? });
         Ok(Self { running, looks, usual, served, limit, restarts, activity, checkpoint, progress, results })
     }
 
-    /// The worker has looked: for how long the longest of its submissions has run, if one runs.
+    /// Reports a look of the worker: the time for which its longest submission has run, if one runs.
     pub fn report(&self, running: Option<Duration>) {
         store(&self.running, running);
         self.looks.store(self.looks.load(Relaxed).wrapping_add(1), Release);
@@ -149,7 +149,7 @@ impl StatusPage {
         Some(Duration::from_micros(microseconds.into()))
     }
 
-    /// Writes how long ago one of the worker's submissions ended, if any has. To be called before [`Self::report`].
+    /// Writes how long ago one of the worker's submissions ended, if any has. Call this before [`Self::report`].
     pub fn tell_served(&self, ago: Option<Duration>) {
         store(&self.served, ago);
     }
@@ -159,32 +159,32 @@ impl StatusPage {
         load(&self.served)
     }
 
-    /// A number that changes while the worker looks at its submissions.
+    /// Returns a number that changes with each look of the worker at its submissions.
     pub fn looks(&self) -> u32 {
         self.looks.load(Acquire)
     }
 
-    /// Writes for how long a submission may run.
+    /// Writes the time for which a submission may run.
     pub fn set_limit(&self, limit: Duration) {
         self.limit.store(milliseconds(limit), Release);
     }
 
-    /// Returns for how long a submission may run.
+    /// Returns the time for which a submission may run.
     pub fn limit(&self) -> Duration {
         Duration::from_millis(self.limit.load(Acquire).into())
     }
 
-    /// Returns what the worker's rings do.
+    /// Returns the activity of the worker's rings.
     pub fn activity(&self) -> &Arc<Activity> {
         &self.activity
     }
 
-    /// Returns whether the worker's checkpoint is all that there is of its context.
+    /// Returns the mark that says whether the worker's checkpoint has all of its context.
     pub fn checkpoint(&self) -> &Arc<CheckpointMark> {
         &self.checkpoint
     }
 
-    /// Returns how far the worker has come.
+    /// Returns the progress of the worker.
     pub fn progress(&self) -> &Arc<Progress> {
         &self.progress
     }
@@ -194,18 +194,18 @@ impl StatusPage {
         &self.results
     }
 
-    /// All submissions count from 0 again.
+    /// Has the times of all submissions count from 0 again.
     pub fn restart(&self) {
         self.restarts.store(self.restarts.load(Relaxed).wrapping_add(1), Release);
     }
 
-    /// A number that changes with [`Self::restart`].
+    /// Returns a number that changes with [`Self::restart`].
     pub fn restarts(&self) -> u32 {
         self.restarts.load(Acquire)
     }
 }
 
-/// Writes a time of which there may be none.
+/// Writes a time, or that there is none.
 fn store(word: &Word, time: Option<Duration>) {
     word.store(time.map_or(0, |time| milliseconds(time).saturating_add(1)), Release);
 }

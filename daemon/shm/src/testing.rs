@@ -7,7 +7,7 @@ use std::sync::Arc;
 /// Maps zeroed pages of this process alone.
 ///
 /// # Panics
-/// There is no room for them.
+/// The system has no room for the pages.
 #[must_use]
 pub fn private(len: usize) -> Arc<Mapping> {
     // SAFETY: without an address hint and MAP_FIXED the kernel picks free addresses.

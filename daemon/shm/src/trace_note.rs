@@ -1,11 +1,11 @@
 //! The notes that a worker writes of each submission while a trace of its VM is taken: records in the page of grants.
 //!
-//! A record is a claim. It has no text and no length of its own; its reader checks the order of its times.
+//! A record is a claim of the worker. It has no text and no length of its own; its reader checks the order of its times.
 
 /// Bytes of a record in the page.
 pub(super) const NOTE_BYTES: u64 = 64;
 
-/// Something that a worker tells for a trace. Times are nanoseconds of the system's monotonic clock.
+/// A report of a worker for a trace. Times are nanoseconds of the system's monotonic clock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum TraceNote {
     /// A submission is complete.
@@ -35,7 +35,7 @@ pub struct Stages {
     pub id: SubmissionId,
     /// The worker had decoded it.
     pub submitted: u64,
-    /// Nothing was missing any more that it waited for.
+    /// All that the submission waited for had happened.
     pub ready: u64,
     /// The submission passed the gate to the driver.
     pub dispatched: u64,
@@ -43,10 +43,10 @@ pub struct Stages {
     pub begin: u64,
     /// The GPU ended it.
     pub end: u64,
-    /// The worker learned of the end.
+    /// The worker noticed the end.
     pub noticed: u64,
-    /// The GPU's own time stamps say when it began and ended it; otherwise both times are concluded from those of its dispatch and of the notice of
-    /// its end.
+    /// The GPU's own time stamps give both the begin and the end; otherwise both times are concluded from those of the dispatch and of the noticed
+    /// end.
     pub is_measured: bool,
     /// The submission is on a queue that only copies.
     pub copies: bool,
@@ -73,7 +73,7 @@ impl TraceNote {
         bytes
     }
 
-    /// The record in these bytes; none if its kind is unknown.
+    /// Returns the record in these bytes; none if its kind is unknown.
     pub(super) fn of_bytes(bytes: &[u8; NOTE_BYTES as usize]) -> Option<Self> {
         let long = |at: usize| u64::from_le_bytes(std::array::from_fn(|byte| bytes[8 + 8 * at + byte]));
         let id = SubmissionId { queue: bytes[1], number: long(0) };
@@ -101,8 +101,8 @@ impl TraceNote {
 pub struct TakenNotes {
     /// The notes, in order.
     pub notes: Vec<TraceNote>,
-    /// Notes that the worker claims to have had no room for, since the last time.
+    /// Notes for which the worker claims to have had no room, since the last time.
     pub lost: u32,
-    /// Records that are none.
+    /// The number of invalid records.
     pub nonsense: u32,
 }

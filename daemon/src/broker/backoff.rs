@@ -1,4 +1,4 @@
-//! Computes when a process that has ended is started again: soon if it had lived for a while, later and later if it dies at once.
+//! Computes when a process that has ended is started again: soon if it had lived for a while, after longer and longer pauses if it dies at once.
 
 use serde::{Deserialize, Serialize};
 use std::time::Duration;
@@ -7,7 +7,7 @@ use std::time::Duration;
 const FIRST: Duration = Duration::from_secs(1);
 /// The longest pause.
 const LONGEST: Duration = Duration::from_secs(60);
-/// A process that lived for so long is started as if for the first time.
+/// A process that lived this long is started again after the first pause.
 const A_LIFE: Duration = Duration::from_secs(60);
 
 /// Pauses between starts.
@@ -17,7 +17,7 @@ pub(super) struct Backoff {
 }
 
 impl Backoff {
-    /// The pause before the next start of a process that has lived for so long.
+    /// The pause before the next start of a process that has lived for `life`.
     pub(super) fn pause_after(&mut self, life: Duration) -> Duration {
         let pause = match self.last {
             Some(last) if life < A_LIFE => (last * 2).min(LONGEST),

@@ -17,13 +17,13 @@ use std::time::Duration;
 use stream::ANSWER_BYTES;
 pub use stream::{Stream, ask, status};
 
-/// The reason why an operator gets no answer, or another than the wanted one.
+/// The reason why an operator gets no answer, or not the wanted one.
 #[derive(Debug, thiserror::Error)]
 pub enum ClientError {
     /// No daemon listens there or answers, or it does not let this user in.
     #[error("{}: {}; {}", .0.display(), .1, remedy(.1))]
     Socket(PathBuf, io::Error),
-    /// The peer sent bytes that are no answer of a broker, or not the one to this request.
+    /// The peer sent bytes that are no answer of a broker, or no answer to this request.
     #[error("{0}: not the answer of a broker: {1}")]
     Protocol(PathBuf, String),
     /// The broker refuses.
@@ -35,7 +35,7 @@ pub enum ClientError {
     /// Several daemons may be meant.
     #[error(transparent)]
     Several(#[from] Ambiguous),
-    /// More daemons run than are asked.
+    /// More daemons run than one command asks.
     #[error("more than {0} daemons run here: name one with --control-socket")]
     TooMany(usize),
 }
@@ -64,7 +64,7 @@ pub enum Watch {
 /// Moves a terminal's cursor to the top and clears the screen.
 const CLEAR: &str = "\u{1b}[H\u{1b}[J";
 
-/// Shows the state of the daemon that listens at `socket`, as a table or as JSON; or `vm` alone, in full.
+/// Shows the state of the daemon that listens at `socket`, as a table or as JSON. If `vm` is given, shows this VM alone, in full.
 ///
 /// # Errors
 ///
@@ -73,13 +73,13 @@ pub fn show_status(socket: &Path, vm: Option<&str>, json: bool, watch: Watch) ->
     show(json, watch, || Ok(shown(&status(socket)?, vm, json)?.into()))
 }
 
-/// Shows the state of each daemon that lets this user in, one table after the other. As JSON it is the status of the first, the broker if there is
-/// one, with those of the others in `others`.
+/// Shows the state of each daemon that lets this user in, one table after the other. The JSON is the status of the first daemon, which is the broker
+/// if one answers, with the statuses of the other daemons in `others`.
 ///
 /// # Errors
 ///
-/// No daemon answers; or the broker does not, which is told when the others are shown. If a daemon of one VM does not answer, that is no error, and
-/// told on standard error.
+/// No daemon answers. Or the broker does not answer, which is reported after the other daemons are shown. A daemon of one VM that does not answer is
+/// no error, but is named on standard error.
 pub fn show_all(json: bool, watch: Watch) -> Result<(), ClientError> {
     show(json, watch, || daemons::all(json))
 }
@@ -263,13 +263,13 @@ pub fn drain(socket: &Path, gpu: &str) -> Result<(), ClientError> {
 enum Followed {
     /// More answers come.
     Further,
-    /// This was the last one.
+    /// This was the last answer.
     ToTheEnd,
-    /// This is none to the request.
+    /// This answer belongs to another request.
     Astray,
 }
 
-/// Shows `look` each of the answers to a request, up to the last. `missing` are the words for the answer to another request.
+/// Passes each answer to a request to `look`, up to the last. `missing` is the text of the error if an answer belongs to another request.
 fn follow(
     socket: &Path,
     request: &Request,
@@ -319,17 +319,17 @@ fn place(context: &str) -> Result<(&str, u32), ClientError> {
     named.ok_or_else(|| ClientError::Refused(format!("{context}: not VM/CONTEXT, as status shows it")))
 }
 
-/// The error of a broker as a terminal may get it.
+/// The error of a broker, made safe for a terminal.
 fn refused(error: &str) -> ClientError {
     ClientError::Refused(outside::lines_for_terminal(error))
 }
 
 /// Has the broker read its file again, and shows the result: the counts on a line, and a line for each change that has to wait. With `now`, no change
-/// waits for VMs in use, whose GPUs end. With `dry_run` nothing is done, and the changes are only shown.
+/// waits for VMs in use: their GPUs end. With `dry_run` the broker changes nothing, and the changes are only shown.
 ///
 /// # Errors
 ///
-/// As [`ask`], or the file is wrong or names no VM any more, and nothing has changed; or the result cannot be written.
+/// As [`ask`], or the file is wrong or names no VM any more, in which case nothing has changed, or the result cannot be written.
 pub fn reload(socket: &Path, now: bool, dry_run: bool) -> Result<(), ClientError> {
     let Answer::Reloaded(reloaded) = ask(socket, &Request::Reload { now, dry_run })? else {
         return Err(ClientError::Protocol(socket.to_owned(), "no result of reading the file again".into()));

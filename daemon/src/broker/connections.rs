@@ -1,4 +1,4 @@
-//! Connections of operators and of collectors of metrics: few, each with a time limit, and never waited for.
+//! Connections of operators and of collectors of metrics: few, each with a time limit. The broker never waits for a connection.
 
 use super::reload::listener::{Kept, Listener, Made};
 use super::settings::MetricsAddress;
@@ -28,7 +28,7 @@ pub(super) enum Protocol {
 pub(super) struct Connections {
     listeners: Vec<(Protocol, Listener)>,
     slots: Vec<Option<Connection>>,
-    /// Connections so far.
+    /// The number of connections so far.
     serial: u64,
 }
 
@@ -42,7 +42,7 @@ struct Connection {
     sent: usize,
     /// The connection is closed when the output is sent.
     last: bool,
-    /// More and more is sent, until the peer has had enough.
+    /// The broker sends a stream on this connection, until the peer has had enough.
     streams: Option<Streaming>,
     /// The peer has asked, and waits for the answer.
     waits: bool,
@@ -50,7 +50,7 @@ struct Connection {
     deadline: Nanos,
 }
 
-/// The state of a connection on which more and more is sent.
+/// The state of a connection on which the broker sends a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Streaming {
     /// The peer wants more.
@@ -92,8 +92,8 @@ pub(super) enum Wants {
     Metrics,
 }
 
-/// Connections of each protocol at a time. One more takes the place of the one that has been silent longest, so that a peer that opens
-/// connections and says nothing keeps no other out.
+/// The number of connections of each protocol at a time. One more takes the place of the connection whose time ends first, so that a peer that opens
+/// connections and says nothing keeps no other peer out.
 const CONNECTIONS: usize = 32;
 /// Time for one request and its answer, in nanoseconds.
 const PATIENCE: Nanos = 10_000_000_000;
@@ -123,7 +123,7 @@ impl Connections {
     ///
     /// # Errors
     ///
-    /// A socket is not there, or the system refuses.
+    /// A socket is missing, or the system refuses.
     pub(super) fn resume(
         passed: Vec<PassedListener>,
         inherited: &mut Inherited,
@@ -208,7 +208,7 @@ impl Connections {
         all.filter_map(|(index, (_, listener))| Some((index, listener.kept()?.clone()))).collect()
     }
 
-    /// Listens at sockets that were made again, as their files had been removed.
+    /// Listens at sockets that were made again because their files had been removed.
     pub(super) fn take_over(&mut self, made: Vec<Made>, epoll: &OwnedFd) {
         for (index, listener) in made {
             let Some((_, place)) = self.listeners.get_mut(index) else { continue };
@@ -241,7 +241,7 @@ impl Connections {
         }
     }
 
-    /// A peer wants to connect.
+    /// Accepts the connection of a peer.
     pub(super) fn accept(&mut self, listener: usize, epoll: &OwnedFd, now: Nanos) {
         let Some((protocol, listener)) = self.listeners.get(listener) else { return };
         let socket = match listener.accept() {
@@ -298,7 +298,7 @@ impl Connections {
         None
     }
 
-    /// Answers a request. `last`: the connection has no further use then.
+    /// Answers a request. With `last`, the connection is closed when the answer is sent.
     pub(super) fn answer(&mut self, peer: Peer, answer: Vec<u8>, last: bool, epoll: &OwnedFd, now: Nanos) {
         let slot = self.slots.get_mut(peer.slot).and_then(Option::as_mut);
         let Some(connection) = slot.filter(|connection| connection.serial == peer.serial) else { return };
@@ -311,8 +311,8 @@ impl Connections {
         }
     }
 
-    /// Sends more to a peer that reads a stream, as far as there is room; `last`: there is no more behind it. Nothing happens if the peer is
-    /// gone. One that reads nothing for as long as an answer may take is dropped.
+    /// Sends more to a peer that reads a stream, as far as there is room. With `last`, this is the end of the stream. Nothing happens if the peer is
+    /// gone. A peer that reads nothing for as long as an answer may take is dropped.
     pub(super) fn stream(&mut self, peer: Peer, more: &[u8], last: bool, epoll: &OwnedFd, now: Nanos) {
         let slot = self.slots.get_mut(peer.slot).and_then(Option::as_mut);
         let Some(connection) = slot.filter(|connection| connection.serial == peer.serial) else { return };
@@ -343,8 +343,8 @@ impl Connections {
         (first..self.slots.len()).chain(0..first).find(|slot| self.slots[*slot].is_none())
     }
 
-    /// Drops the connection of this protocol whose time ends first, if there are as many as there may be. One without a request goes before one that
-    /// waits for its answer or reads a stream.
+    /// Drops the connection of this protocol whose time ends first, if their number is at its limit. A connection without a request is dropped before
+    /// one that waits for its answer or reads a stream.
     fn make_room(&mut self, protocol: Protocol, epoll: &OwnedFd) {
         let own = || self.slots.iter().enumerate().filter_map(|(slot, taken)| Some((slot, taken.as_ref()?)));
         let own = || own().filter(|(_, connection)| connection.protocol == protocol);
@@ -357,12 +357,12 @@ impl Connections {
         }
     }
 
-    /// Returns when [`Self::drop_late`] has something to do next.
+    /// Returns when [`Self::drop_late`] is to be called next.
     pub(super) fn next_deadline(&self) -> Option<Nanos> {
         self.slots.iter().flatten().map(|connection| connection.deadline).min()
     }
 
-    /// Drops those that took too long.
+    /// Drops the connections that took too long.
     pub(super) fn drop_late(&mut self, epoll: &OwnedFd, now: Nanos) {
         for slot in 0..self.slots.len() {
             if self.slots[slot].as_ref().is_some_and(|connection| connection.deadline <= now) {
@@ -409,7 +409,7 @@ impl Connection {
         }
     }
 
-    /// Sends more of a stream, and hears whether its reader has had enough: the reader says so by any byte, or by the end of its side.
+    /// Sends more of a stream, and reads whether the peer has had enough: the peer says this by any byte, or by closing its side.
     fn hear_reader(&mut self, flags: Events) -> Result<Option<Asked>, Errno> {
         if flags.contains(Events::EPOLLOUT) {
             self.send()?;
@@ -452,7 +452,7 @@ impl Connection {
         Ok(())
     }
 
-    /// Returns whether the peer has asked, and gets an answer or a stream.
+    /// Returns whether the peer has asked and is waiting for an answer or reading a stream.
     fn is_served(&self) -> bool {
         self.waits || self.streams.is_some()
     }

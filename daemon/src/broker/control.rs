@@ -1,4 +1,4 @@
-//! Requests and answers on the control socket: one JSON object on a line, and one for each answer.
+//! Requests and answers on the control socket: each is one JSON object on a line.
 
 use super::reload::Reloaded;
 use super::report::status::Status;
@@ -52,8 +52,8 @@ pub enum Request {
         #[serde(default)]
         from: Option<String>,
     },
-    /// The operator wants a GPU to be emptied: contexts begin on other GPUs from now on, and those on it are moved. [`Answer::Draining`] comes for
-    /// each and [`Answer::Restarting`] between them, and then [`Answer::Drained`].
+    /// The operator wants a GPU to be emptied: contexts begin on other GPUs from now on, and the contexts on this GPU are moved. [`Answer::Draining`]
+    /// comes for each context, [`Answer::Restarting`] between them, and then [`Answer::Drained`].
     Drain {
         /// The GPU, by its UUID, its PCI address or a part of its name that no other GPU has.
         gpu: String,
@@ -65,17 +65,17 @@ pub enum Request {
     },
     /// The operator wants the configuration file to be read again, and its settings to take effect.
     Reload {
-        /// The file may take the GPUs of VMs in use away, and name no VM at all: the operator confirms both. `remove` is an older name.
+        /// The operator allows the file to take the GPUs of VMs in use away, and to name no VM at all. `remove` is an older name.
         #[serde(default, alias = "remove", skip_serializing_if = "std::ops::Not::not")]
         now: bool,
-        /// The operator wants to know the changes, and none is made.
+        /// The operator wants to know the changes, and the broker makes none.
         #[serde(default, skip_serializing_if = "std::ops::Not::not")]
         dry_run: bool,
     },
     /// The operator wants the newly installed program to go on in the broker's place: [`Answer::Upgrading`], again and again, and then
     /// [`Answer::Upgraded`].
     Upgrade,
-    /// The operator wants a trace of a VM: [`Answer::Tracing`] and then a [`TraceEvent`](super::TraceEvent) on each line, until the last of them. Any
+    /// The operator wants a trace of a VM: [`Answer::Tracing`] and then a [`TraceEvent`](super::TraceEvent) on each line, until the last event. Any
     /// byte that the operator sends meanwhile ends the trace, and so does the end of the operator's side.
     Trace {
         /// The VM's name.
@@ -98,7 +98,7 @@ pub enum Answer {
     Reloaded(Reloaded),
     /// The answer to [`Request::Trace`]: the trace begins.
     Tracing {
-        /// The time, in nanoseconds of the monotonic clock. Events that follow have later ones.
+        /// The time, in nanoseconds of the monotonic clock. Events that follow have later times.
         begin: u64,
     },
     /// The context of [`Request::Restart`], [`Request::SwapOut`] or [`Request::Move`] is being handed over. More answers follow.
@@ -145,10 +145,10 @@ pub enum Answer {
     Drained {
         /// The contexts that were moved.
         moved: u32,
-        /// The contexts that are on the GPU still.
+        /// The contexts that are still on the GPU.
         left: u32,
     },
-    /// The request is carried out, or that has begun.
+    /// The request is carried out, or the broker has begun to carry it out.
     Done,
     /// The request cannot be carried out.
     Error {
@@ -164,7 +164,7 @@ pub(super) const REQUEST_BYTES: usize = 4096;
 ///
 /// # Errors
 ///
-/// Why it is none.
+/// The reason why the line is not a request.
 pub(super) fn read(line: &[u8]) -> Result<Request, String> {
     serde_json::from_slice(line).map_err(|error| format!("not a request: {error}"))
 }

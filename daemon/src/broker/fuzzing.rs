@@ -36,8 +36,8 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// A request is judged by its head alone: the same however it is cut into pieces, and before more than [`http::REQUEST_BYTES`] are kept.
-/// Nothing of it is in the answer. Returns whether it was a whole request.
+/// Checks that a request is judged by its head alone: the same however it is cut into pieces, and before more than [`http::REQUEST_BYTES`] are kept.
+/// The answer contains nothing of the request. Returns whether the request was whole.
 pub fn fuzz_http(bytes: &[u8]) -> usize {
     let whole = http::read(bytes);
     assert!(
@@ -66,8 +66,8 @@ pub fn fuzz_http(bytes: &[u8]) -> usize {
     1
 }
 
-/// Lines of the control protocol: a request is the same after it is written and read again, its changes stay within bounds, and each answer is one
-/// line that its length bounds. Returns how many requests there were.
+/// Reads lines of the control protocol. A request is the same after it is written and read again, its changes stay within bounds, and each answer is
+/// one line whose length the request bounds. Returns the number of requests.
 pub fn fuzz_control(bytes: &[u8]) -> usize {
     let lines = bytes.split_inclusive(|byte| *byte == b'\n').filter(|line| line.len() <= REQUEST_BYTES);
     lines.map(|line| usize::from(control_line(line))).sum()
@@ -102,7 +102,7 @@ fn control_line(line: &[u8]) -> bool {
     true
 }
 
-/// An error is answered with one line that a client reads as it was meant, and whose length the request bounds.
+/// Checks that an error becomes an answer of one line, which a client reads as it was meant, and whose length the request bounds.
 fn check_error(error: String, asked: usize) {
     let answer = Answer::Error { error };
     let line = control::line(&answer);
@@ -117,9 +117,9 @@ fn check_share(share: &Share) {
     assert!(share.ceiling.is_none_or(|ceiling| (0.01..=1.0).contains(&ceiling)), "{share:?}");
 }
 
-/// Reads a configuration file, and behind a zero byte perhaps another that takes its place. The broker can start with a file that it accepts, which
-/// shares out no more than there is. A refused file gets a line for each mistake. The plan from one file to the other, carried out on the first, gives
-/// the second. Returns the number of VMs in both.
+/// Reads a configuration file, and after a zero byte perhaps a second file that replaces the first. The broker can start with a file that it accepts,
+/// and such a file shares out no more than exists. A refused file gets a line for each mistake. The plan from the first file to the second, carried
+/// out on the first, results in the second. Returns the number of VMs in both.
 pub fn fuzz_settings(bytes: &[u8]) -> usize {
     let Ok(text) = std::str::from_utf8(bytes) else { return 0 };
     let files: Vec<_> = text.splitn(2, '\0').filter_map(settings_of).collect();
@@ -173,12 +173,12 @@ fn check_vm(vm: &VmSettings, policy: Policy) {
     assert_eq!(&vm.clone().read_anew(), vm, "another program reads the same");
 }
 
-/// Two VMs: the first guest has taken everything over, its device process and its workers; the second does as it should. Whatever the first says, the
-/// second keeps its device process and its context, is charged for its own work, and gets the GPU when the first is gone. No number that operators
-/// are told goes down or is larger than bounds allow. Returns how many events happened.
+/// Plays two VMs: the first guest has taken over its device process and its workers; the second guest is honest. Whatever the first VM says, the
+/// second keeps its device process and its context, is charged for its own work, and gets the GPU when the first is gone. No number in the status
+/// goes down or is larger than bounds allow. Returns the number of events.
 pub fn fuzz_vm(bytes: &[u8]) -> usize {
     thread_local! {
-        // Signals are registered for each and stay so, hence one for all inputs.
+        // Each broker registers signals for good, hence all inputs use one broker.
         static BROKER: RefCell<Broker> = RefCell::new(broker());
     }
     BROKER.with_borrow_mut(|broker| {
@@ -192,11 +192,11 @@ pub fn fuzz_vm(bytes: &[u8]) -> usize {
 
 const EVENTS_MAX: usize = 512;
 const PAGES_MAX: usize = 8;
-/// Device processes that an input has at most.
+/// The most device processes that an input starts.
 const STARTS_MAX: usize = 6;
 /// Contexts that each VM may have.
 const CONTEXTS: usize = 3;
-/// The one of the second VM.
+/// The context of the second VM.
 const GOOD: ContextId = ContextId(1);
 const MILLISECOND: Nanos = 1_000_000;
 
@@ -241,7 +241,7 @@ pub(super) fn broker() -> Broker {
     broker
 }
 
-/// Leaves nothing of an input.
+/// Removes all that an input has left in the broker.
 pub(super) fn reset(broker: &mut Broker) {
     for process in broker.vms.iter_mut().filter_map(|vm| vm.process.as_mut()) {
         process.kill();
@@ -261,23 +261,23 @@ pub(super) fn reset(broker: &mut Broker) {
 pub(super) struct World<'a> {
     broker: &'a mut Broker,
     peers: Vec<Channel>,
-    /// Device processes so far.
+    /// The number of device processes so far.
     starts: usize,
-    /// Files that the first VM has given away, and can write to.
+    /// Pages that the first VM has sent, and can still write to.
     pages: Vec<Mapping>,
     good: GateSide,
     counters: Counters,
     now: Nanos,
-    /// Totals as they were last told.
+    /// The totals of the last status.
     told: Totals,
     /// The reader of a trace of the first VM, and the part of a line that has come so far.
     reader: UnixStream,
-    /// The peer that wants restarts, and is not there to hear of them.
+    /// The peer that has asked for restarts and has disconnected.
     away: Peer,
     read: Vec<u8>,
 }
 
-/// Totals of each VM, which never fall.
+/// The totals of a VM, which never fall.
 #[derive(Clone, Copy, Debug, Default, PartialEq, PartialOrd)]
 struct Totals([u64; 6]);
 
@@ -362,7 +362,7 @@ impl<'a> World<'a> {
     }
 
     fn say(&mut self, vm: usize, message: &ToBroker, file: Option<&OwnedFd>) {
-        // The broker does not hear a dying process, and the test does not read its messages.
+        // The broker does not listen to a dying process, and the test does not read the broker's messages.
         if self.broker.vms[vm].process.as_ref().is_some_and(|process| !process.dying) {
             let sent = self.peers[vm].try_send(message, file.map(AsFd::as_fd));
             sent.expect("the broker reads everything");
@@ -388,7 +388,7 @@ impl<'a> World<'a> {
             5..=8 => {
                 let Some(page) = self.pages.get(u.int_in_range(0..=PAGES_MAX)?) else { return Ok(()) };
                 let value: u32 = if u.arbitrary()? { u.arbitrary()? } else { u.int_in_range(0..=3)? };
-                // Counters begin the page.
+                // The page begins with the counters.
                 let words = if u.arbitrary()? { 33.min(page.len() / 4) } else { page.len() / 4 };
                 let offset = u.int_in_range(0..=words - 1)? * 4;
                 page.copy_in(offset, &value.to_le_bytes()).expect("it is in the page");
@@ -435,7 +435,7 @@ impl<'a> World<'a> {
         Ok(())
     }
 
-    /// Checks that the reader of a trace of the first VM is sent lines that can be read, and not more of them at a time than there may be.
+    /// Checks that the reader of a trace of the first VM gets readable lines, and no more at a time than allowed.
     fn read_trace(&mut self) -> Vec<TraceEvent> {
         self.now += traces::LOOK;
         self.broker.trace_due(self.now);
@@ -461,7 +461,7 @@ impl<'a> World<'a> {
         events
     }
 
-    /// The file has changed, but not for the second VM.
+    /// Has the broker read a file that has changed, but not for the second VM.
     fn read_file_again(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let mut settings = self.broker.settings.clone();
         // Not `Fixed`: with it the second VM may have to wait although no other VM has work.
@@ -470,7 +470,7 @@ impl<'a> World<'a> {
         let weight = if settings.policy == Policy::Equal { 100 } else { u.int_in_range(1..=10_000)? };
         bad.share.weight = weight;
         if u.arbitrary()? {
-            // Its device process is asked to end, and may ignore that.
+            // The device process is asked to end, and may ignore the request.
             bad.written.retain(|written| !written.starts_with("max-maps="));
             bad.written.push(format!("max-maps={}", u.arbitrary::<u8>()?));
             *bad = bad.clone().read_anew();
@@ -510,7 +510,7 @@ impl<'a> World<'a> {
     }
 
     fn complete(&mut self, work: Work) {
-        // The scheduler may not have looked for long; then the worker waits with telling.
+        // If the scheduler has not read the page for long, the worker reports its work later.
         if self.good.tell_work(&work) {
             self.counters.completed = self.counters.dispatched;
         }
@@ -566,7 +566,7 @@ impl<'a> World<'a> {
         assert!(!shown.contains(|c: char| c.is_control() && c != '\n'), "{shown:?}");
     }
 
-    /// Ends the first VM; then the second gets each grant that it wants.
+    /// Ends the first VM, and checks that the second then gets each grant that it wants.
     fn first_ends(&mut self) {
         if let Some(process) = &mut self.broker.vms[0].process {
             process.kill();
@@ -596,7 +596,7 @@ impl<'a> World<'a> {
     }
 }
 
-/// Mostly a valid message.
+/// Makes a message of the GPUs, which is mostly valid.
 fn ready(u: &mut Unstructured<'_>) -> Result<ToBroker> {
     let count: u8 = if u.ratio(1, 16)? { u.int_in_range(0..=10)? } else { u.int_in_range(1..=2)? };
     let (first, twice): (u8, bool) = (u.int_in_range(0..=1)?, u.ratio(1, 16)?);
@@ -604,7 +604,7 @@ fn ready(u: &mut Unstructured<'_>) -> Result<ToBroker> {
     for at in 0..count {
         let uuid = [if twice { first } else { first + at }; 16];
         let (name, software, memory) = (u.arbitrary()?, u.arbitrary()?, u.arbitrary()?);
-        // Mostly valid: the first is no spare one.
+        // Mostly valid: the first GPU is not spare.
         let spare = if u.ratio(1, 16)? { u.arbitrary()? } else { at > 0 };
         gpus.push(SharedGpu { uuid, name, software, memory, spare, ..SharedGpu::default() });
     }
@@ -664,7 +664,7 @@ fn descriptor(u: &mut Unstructured<'_>, message: &ToBroker) -> Result<Option<Own
     })
 }
 
-/// An operator is not hostile, and makes requests about the first VM.
+/// Makes a request about the first VM, as an operator who is not hostile.
 fn request(u: &mut Unstructured<'_>) -> Result<Request> {
     let vm = if u.ratio(1, 16)? { "ugly" } else { "bad" }.to_owned();
     Ok(match u.arbitrary()? {
@@ -758,14 +758,14 @@ mod tests {
             }
             came += world.read_trace().len() as u64;
         }
-        // The process writes any values where they count.
+        // The process writes arbitrary values to the fields that the broker reads.
         let forged = Mapping::new(&page, page_bytes(&page)).unwrap();
         for written in [7u32, u32::MAX, 1 << 31] {
             forged.copy_in(88, &written.to_le_bytes()).unwrap();
             came += world.read_trace().len() as u64;
         }
         assert!((1..told / 2 + 1).contains(&came), "{came} of {told}");
-        // The VM's end is the trace's end.
+        // The end of the VM ends the trace.
         let gone = world.broker.vms.remove(0).and_then(|vm| vm.process);
         gone.into_iter().for_each(|mut process| {
             process.kill();

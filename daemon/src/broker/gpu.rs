@@ -1,6 +1,6 @@
 //! One GPU: its scheduler, and the pages of the contexts that use it.
 //!
-//! [`Gpu::look`] and [`Gpu::decide`] run between the moment when a submission is ready and its start, so they do nothing but read and write pages.
+//! [`Gpu::look`] and [`Gpu::decide`] run between the moment when a submission is ready and its start, so both only read and write pages.
 
 #[cfg(test)]
 mod hung_tests;
@@ -30,10 +30,10 @@ pub(super) struct Gpu {
     pub(super) driver: String,
     /// Bytes of its own memory, as that process said.
     pub(super) memory: u64,
-    /// PCI address as `0000:01:00.0`, if its driver tells, and its properties for programs; as that process said.
+    /// The PCI address as `0000:01:00.0`, if the driver tells it, and the GPU's properties for programs; as that process said.
     pci_address: Option<String>,
     pub(super) likeness: Likeness,
-    /// An operator wants it empty.
+    /// An operator wants the GPU to be empty.
     pub(super) is_drained: bool,
     is_software: bool,
     scheduler: Scheduler,
@@ -41,24 +41,24 @@ pub(super) struct Gpu {
     shares: FxHashMap<TenantId, Share>,
     /// Room for the contents of a page.
     spans: Vec<Span>,
-    /// Something was seen since the last decision.
+    /// A page or a share has changed, or a context or VM has gone, since the last decision.
     changed: bool,
-    /// Something was seen since the last sample of rates.
+    /// A page has changed since the last sample of rates.
     unsampled: bool,
-    /// The time at which a context that had held others up last ended: the time of the others counts from then on.
+    /// The last time at which a context ended that had held others up: the time of the others counts from then on.
     cleared: Nanos,
-    /// The record for traces between two looks at it, while a trace is taken.
+    /// The record for traces since it was last taken out, while a trace is taken.
     recorded: Option<Recorded>,
 }
 
 /// The record of a GPU's work, for traces.
 #[derive(Debug, Default)]
 pub(super) struct Recorded {
-    /// The work that contexts have told, in which the GPU was busy for their VM.
+    /// The work that contexts have reported, during which the GPU was busy for their VM.
     pub(super) work: Vec<(TenantId, Work)>,
     /// Pieces of work for which there was no room.
     pub(super) dropped: u64,
-    /// The notes of contexts that have ended meanwhile.
+    /// The notes of contexts that have ended since the record was last taken out.
     pub(super) ended: Vec<(ContextKey, TenantId, TakenNotes)>,
 }
 
@@ -67,22 +67,22 @@ pub(super) struct Recorded {
 pub(super) struct Context {
     page: SchedulerSide,
     seen: Counters,
-    /// The VM that the context is of; `ctx_id` is its number there.
+    /// The VM of the context; `ctx_id` is the number of the context in this VM.
     pub(super) tenant: TenantId,
     pub(super) ctx_id: ContextId,
-    /// Share of the last second.
+    /// The share of the GPU in the last second.
     pub(super) rate: Rate,
-    /// Processor time of its worker, told for one of its GPUs; never less than before.
+    /// The processor time of the context's worker, which reports it for one of its GPUs; never less than before.
     pub(super) cpu: Duration,
-    /// The time at which its device process was told last that the context runs for too long.
+    /// The last time at which the device process was told that the context runs for too long.
     hung: Option<Nanos>,
     leased: bool,
-    /// The context's worker tells what a trace needs.
+    /// The context's worker records notes for a trace.
     traced: bool,
 }
 
 impl Gpu {
-    /// A GPU that no VM uses yet, whose time is shared out or only counted.
+    /// Returns a GPU that no VM uses yet. `passage` says whether its time is shared out or only counted.
     pub(super) fn new(gpu: SharedGpu, anticipation: Option<f64>, passage: Passage) -> Self {
         let SharedGpu { uuid, name, software, memory, pci_address, likeness, driver, spare: _ } = gpu;
         let tuning = Tuning { leases_for_all: passage == Passage::Counted, ..tuning(software, anticipation) };
@@ -106,7 +106,7 @@ impl Gpu {
         }
     }
 
-    /// The names by which operators mean it.
+    /// The names by which operators refer to the GPU.
     pub(super) fn names(&self) -> GpuNames<'_> {
         GpuNames { uuid: &self.uuid, pci_address: self.pci_address.as_deref(), name: &self.name }
     }
@@ -139,7 +139,7 @@ impl Gpu {
         self.shares.get(&tenant).copied()
     }
 
-    /// Removes a VM that is here no more. Returns its usage here.
+    /// Removes a VM that no longer uses this GPU. Returns its usage here.
     pub(super) fn remove_tenant(&mut self, tenant: TenantId) -> Usage {
         let usage = self.scheduler.remove_tenant(tenant);
         self.shares.remove(&tenant);
@@ -147,7 +147,7 @@ impl Gpu {
         usage.unwrap_or_default()
     }
 
-    /// A context begins here.
+    /// Adds a context to this GPU.
     pub(super) fn begin(
         &mut self,
         key: ContextKey,
@@ -170,7 +170,7 @@ impl Gpu {
             traced: false,
         };
         self.contexts.insert(key, context);
-        // Its worker may have told something before this broker had the page.
+        // The worker may have changed its counters before this broker had the page.
         self.look(key, now, None);
     }
 
@@ -178,7 +178,7 @@ impl Gpu {
     ///
     /// # Errors
     ///
-    /// Its page is none.
+    /// The file is not a scheduler page.
     pub(super) fn resume(
         &mut self,
         key: ContextKey,
@@ -198,12 +198,12 @@ impl Gpu {
         Some((self.contexts.get(&key)?.page.reached(), self.scheduler.standing(key)?))
     }
 
-    /// Returns the usage here of those contexts of a VM that have ended.
+    /// Returns the usage of this GPU by the ended contexts of a VM.
     pub(super) fn ended(&self, tenant: TenantId) -> Usage {
         self.scheduler.ended(tenant).unwrap_or_default()
     }
 
-    /// Takes over the usage here of those contexts of a VM that have ended.
+    /// Takes over the usage of this GPU by the ended contexts of a VM.
     pub(super) fn resume_tenant(&mut self, tenant: TenantId, ended: Usage) {
         self.scheduler.resume_tenant(tenant, ended);
     }
@@ -222,11 +222,11 @@ impl Gpu {
         }
     }
 
-    /// Reads the pages of all workers. The log has all their charges then.
+    /// Reads the pages of all workers, after which the log has all their charges.
     pub(super) fn look_at_every(&mut self, now: Nanos, mut log: Option<&mut GrantLog>) {
         self.look_at_all(now, log.as_deref_mut(), |_, _, _| true);
         let Some(log) = log else { return };
-        // What one worker tells of may have corrected the charge of another, whose page was read before.
+        // The page of one worker may have corrected the charge of another, whose page was read before.
         for (key, context) in &self.contexts {
             if let Some(usage) = self.scheduler.usage(*key) {
                 log.note(now, context.who(), *key, &usage);
@@ -234,7 +234,7 @@ impl Gpu {
         }
     }
 
-    /// Ends a context, whose charge is corrected no more. Returns the record of it.
+    /// Ends a context, whose charge is not corrected afterwards. Returns its record.
     pub(super) fn end(
         &mut self,
         key: ContextKey,
@@ -298,7 +298,7 @@ impl Gpu {
         if !self.changed && self.scheduler.next_look().is_none_or(|at| at > now) {
             return;
         }
-        // Whose lease ends now has been charged for all it had.
+        // This charges a context whose lease ends now for all its work.
         self.look_at_all(now, log, |_, _, context| context.leased);
         self.changed = false;
         for order in self.scheduler.decide(now) {
@@ -319,13 +319,13 @@ impl Gpu {
         }
     }
 
-    /// Returns when [`Self::decide`] is to be called even if nothing happens.
+    /// Returns when [`Self::decide`] is to be called even if no event comes.
     pub(super) fn next_look(&self) -> Option<Nanos> {
         self.scheduler.next_look()
     }
 
-    /// Reads the pages of all workers that may have work. No worker rings for a dispatch, which tells that a grant was used, nor with a lease, nor
-    /// where submissions are only counted.
+    /// Reads the pages of all workers that may have work. A worker does not ring for a dispatch, which shows that a grant was used, nor while it has
+    /// a lease, nor where submissions are only counted.
     pub(super) fn look_at_busy(&mut self, now: Nanos, log: Option<&mut GrantLog>) {
         self.look_at_all(now, log, Self::has_work);
     }
@@ -342,12 +342,12 @@ impl Gpu {
         }
     }
 
-    /// Returns whether it is a processor of the host.
+    /// Returns whether this GPU is a processor of the host.
     pub(super) fn is_software(&self) -> bool {
         self.is_software
     }
 
-    /// Returns whether work goes on that has to be looked at now and then.
+    /// Returns whether some context may have work, so that the pages have to be read now and then.
     pub(super) fn is_busy(&self) -> bool {
         self.unsampled || self.contexts.iter().any(|(key, context)| self.has_work(*key, context))
     }
@@ -358,7 +358,7 @@ impl Gpu {
         !rings || usage.is_some_and(|usage| usage.in_driver > 0 || usage.ready > 0)
     }
 
-    /// Takes samples for the shares of the last second. To be called before pages are read.
+    /// Takes samples for the shares of the last second. The caller calls this function before it reads pages.
     pub(super) fn sample(&mut self, now: Nanos) {
         self.unsampled = false;
         for (key, context) in &mut self.contexts {
@@ -367,9 +367,9 @@ impl Gpu {
         }
     }
 
-    /// Returns the context whose submission runs longer than `limit` while others wait, unless the broker said so in the last second: the one that
-    /// blocks others, or the one that runs longest. Of equal ones of several VMs it returns none, since nothing tells which is at fault: each of them
-    /// has the time that it may run alone. Equal ones of one VM do not wait for each other, but another VM may wait for them.
+    /// Returns the context whose submission runs longer than `limit` while others wait, unless it was returned in the last second: the context that
+    /// blocks others, or the one that runs longest. If contexts of several VMs are equal, none is returned, as nothing shows which is at fault: each
+    /// may run as long as alone. Equal contexts of one VM do not wait for each other, but another VM may wait for them.
     pub(super) fn hung(
         &mut self,
         now: Nanos,
@@ -394,35 +394,35 @@ impl Gpu {
         Some((context.tenant, context.ctx_id))
     }
 
-    /// Returns the times of a context that has a submission in the driver. Its worker can say that the GPU has begun it, and so for how long it runs.
-    /// A worker that says less is judged by when the driver got it, [`SILENT`] later: the context that was granted first need not be the one that the
-    /// GPU is busy with.
+    /// Returns the times of a context that has a submission in the driver. The worker can say since when the GPU executes the submission. If the
+    /// worker says less, the time counts from [`SILENT`] after the driver got the submission: the context that was granted first need not be the one
+    /// that the GPU is busy with.
     fn running_of(&self, key: ContextKey, now: Nanos) -> Option<Running<ContextKey>> {
         let in_driver = self.in_driver(key, now)?;
         let said = self.contexts.get(&key)?.page.running().unwrap_or_default();
         let ran = said.max(in_driver.saturating_sub(SILENT)).min(in_driver);
         let usage = self.usage(key);
         let usual = usage.gpu.checked_div(usage.submissions).map(Duration::from_nanos);
-        // When a submission of it ends, the time of the next begins.
+        // When a submission of the context ends, the time of its next one begins.
         Some(Running { id: key, ran, charged: ran, usual, served: None })
     }
 
-    /// The time for which the driver has had the first submission of a context, without half of that in which others overtook it; none if it has
-    /// nothing.
+    /// The time for which the driver has had the first submission of a context, less half of the time in which others overtook it; none if the driver
+    /// has none.
     fn in_driver(&self, key: ContextKey, now: Nanos) -> Option<Duration> {
         let since = self.scheduler.usage(key)?.running_since?.max(self.cleared);
         Some(Duration::from_nanos(now.saturating_sub(since)))
     }
 
-    /// Returns whether others than these contexts wait for the GPU.
+    /// Returns whether contexts other than these wait for the GPU.
     fn others_wait(&self, these: &[ContextKey], now: Nanos) -> bool {
         let is_held_up = |other| self.in_driver(other, now).is_some_and(|time| time >= HELD_UP);
         let mut others = self.contexts.iter().filter(|(key, _)| !these.contains(key));
         others.any(|(key, context)| is_held_up(*key) || self.is_kept_out(*key, context))
     }
 
-    /// Returns whether a context waits that would be on the GPU but for others. One in the background, or with a ceiling, does not count, as it may
-    /// have to wait though no other blocks it.
+    /// Returns whether others keep a waiting context off the GPU. A context of the background class, or with a ceiling, does not count: it may have
+    /// to wait though no other blocks it.
     fn is_kept_out(&self, key: ContextKey, context: &Context) -> bool {
         let share = self.shares.get(&context.tenant);
         let may_wait = share.is_none_or(|share| share.class == Class::Background || share.ceiling.is_some());
@@ -443,7 +443,7 @@ impl Gpu {
         self.recorded.as_mut().map(std::mem::take).unwrap_or_default()
     }
 
-    /// Has the worker of a context begin or stop to tell what a trace needs.
+    /// Has the worker of a context begin or stop to record notes for a trace.
     pub(super) fn trace(&mut self, key: ContextKey, wanted: bool) {
         if let Some(context) = self.contexts.get_mut(&key) {
             context.traced = wanted;
@@ -495,7 +495,7 @@ impl Recorded {
 }
 
 impl Context {
-    /// Returns the VM that has it, and its number there.
+    /// Returns the VM of the context, and the number of the context in this VM.
     fn who(&self) -> (TenantId, ContextId) {
         (self.tenant, self.ctx_id)
     }
@@ -507,14 +507,14 @@ impl Context {
 
 /// The time after which a submission that was dispatched and has not completed counts as held up by the running one.
 const HELD_UP: Duration = Duration::from_millis(250);
-/// Time that a worker has to say that a submission runs.
+/// The time that a worker has for reporting that a submission runs.
 const SILENT: Duration = Duration::from_secs(1);
 /// Time until a device process is told again that a context runs for too long, in nanoseconds.
 const HUNG_AGAIN: Nanos = 1_000_000_000;
 
 /// Pieces of work that are kept for traces between two looks: 51 200 a second, more than a GPU can do.
 const WORK_MAX: usize = 512;
-/// Contexts that end between two looks whose last notes are kept.
+/// The number of contexts that end between two looks and whose last notes are kept.
 const ENDED_MAX: usize = 64;
 
 #[cfg(test)]

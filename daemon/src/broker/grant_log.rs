@@ -1,5 +1,5 @@
-//! A line for each look at a context that found something completed, and for each charge that was corrected since, to check charges against counts. Off
-//! unless an operator wants it (`log-grants`).
+//! The grant log, for checking charges against counts: a line for each look at a context that found completed submissions, and for each charge that
+//! was corrected since. It is off unless an operator wants it (`log-grants`).
 
 use outside::Makes;
 use protocol::ids::ContextId;
@@ -10,7 +10,7 @@ use std::io::{self, BufWriter, Write};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::path::Path;
 
-/// The file, and the charges that it has already. A context whose charge was corrected later has a line with the difference, below 0 perhaps.
+/// The file, and the charges that it has. If a charge is corrected later, the context gets a line with the difference, which may be negative.
 #[derive(Debug)]
 pub(super) struct GrantLog {
     file: BufWriter<File>,
@@ -24,7 +24,7 @@ impl GrantLog {
     ///
     /// # Errors
     ///
-    /// The system refuses, or the path is that of another kind of file: for a pipe, all VMs would wait until it is read.
+    /// The system refuses, or the path is no regular file: if it were a pipe, all VMs would wait until a process reads it.
     pub(super) fn create(path: &Path) -> io::Result<Self> {
         Self::begin(outside::create(path, Makes::Regular)?)
     }
@@ -45,12 +45,12 @@ impl GrantLog {
         }
     }
 
-    /// A context has been told of up to this usage.
+    /// Notes that the log has the charges of a context up to this usage.
     pub(super) fn knows(&mut self, key: ContextKey, told: Usage) {
         self.told.insert(key, told);
     }
 
-    /// Notes that a VM is there, or is gone.
+    /// Notes the name of a VM, or that the VM is gone.
     pub(super) fn name(&mut self, tenant: TenantId, name: Option<&str>) {
         match name {
             Some(name) => _ = self.names.insert(tenant, name.to_owned()),
@@ -79,12 +79,12 @@ impl GrantLog {
         self.check(line);
     }
 
-    /// A context has ended.
+    /// Forgets a context that has ended.
     pub(super) fn forget(&mut self, key: ContextKey) {
         self.told.remove(&key);
     }
 
-    /// Gives the written lines to the system.
+    /// Passes the written lines to the system.
     pub(super) fn flush(&mut self) {
         let flushed = self.file.flush();
         self.check(flushed);

@@ -1,4 +1,4 @@
-//! The VMs' control groups, where the system lets the broker make some: each VM's workers have limits and a weight of their own.
+//! The VMs' control groups, where the system lets the broker make groups: each VM's workers have limits and a weight of their own.
 
 use super::backoff::Backoff;
 use super::settings::{Settings, VmSettings};
@@ -10,25 +10,25 @@ use serde::{Deserialize, Serialize};
 use std::io;
 use std::time::Duration;
 
-/// All of them.
+/// The control groups of all VMs.
 #[derive(Clone, Debug, Default, Serialize, Deserialize)]
 pub(super) struct Groups {
     delegated: Option<Delegated>,
-    /// For VMs that have no limits of their own, from their next start.
+    /// The limits of VMs that have none of their own, from their next start.
     part: GroupLimits,
-    /// Names of groups whose VMs are gone. Launchers may be there for some time.
+    /// Names of groups whose VMs are gone. Their launchers may live for some more time.
     left: Vec<String>,
-    /// The time at which they are tried to be removed next.
+    /// The time at which the broker next tries to remove these groups.
     sweep_at: Option<Nanos>,
     pauses: Backoff,
 }
 
 impl Groups {
-    /// Divides the group that the broker was started in.
+    /// Takes over the control group that the broker was started in, and divides it.
     ///
     /// # Errors
     ///
-    /// The settings require a group, and it cannot be divided.
+    /// The settings require a group, and the broker cannot take it over.
     pub(super) fn claim(settings: &Settings) -> io::Result<Self> {
         let delegated = Delegated::claim_or_say(settings.cgroup, "broker")?;
         let mut groups = Self { delegated, ..Self::default() };
@@ -36,8 +36,8 @@ impl Groups {
         Ok(groups)
     }
 
-    /// Divides the available memory and tasks among these VMs. The parts hold for processes that are started from now on: to take memory from workers
-    /// that have it would end them.
+    /// Divides the available memory and tasks among these VMs. The parts hold for processes that are started from now on, because a lower limit would
+    /// end workers that hold more memory.
     pub(super) fn divide(&mut self, vms: &[VmSettings]) {
         self.part = self.part_among(vms);
     }
@@ -71,7 +71,7 @@ impl Groups {
         let Some(delegated) = &self.delegated else { return };
         let weighed =
             delegated.group(&name(&vm.settings)).and_then(|group| set_weight(&group, vm.share.weight));
-        // Said at the start if the controller lacks.
+        // If the controller is missing, the log has said this at the start.
         let _ = weighed.inspect_err(|error| log::debug!(vm = vm.name(), error:%; "no weight of processors"));
     }
 
@@ -84,7 +84,7 @@ impl Groups {
         }
     }
 
-    /// Returns when [`Self::sweep_due`] has something to do next.
+    /// Returns when [`Self::sweep_due`] is to be called next.
     pub(super) fn next_sweep(&self) -> Option<Nanos> {
         self.sweep_at
     }

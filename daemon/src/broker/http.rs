@@ -7,7 +7,7 @@ pub(super) enum Asked {
     Incomplete,
     /// The metrics are wanted.
     Metrics,
-    /// Something else is wanted; the value is the status of the answer to it.
+    /// The request is for anything else; the value is the status of its answer.
     Refused(&'static str),
 }
 

@@ -2,11 +2,11 @@
 //!
 //! Everything but the start of processes (`starter`) and reading the file again (`reload::reader`) runs on one thread around one epoll instance.
 //! Events for which workers wait come first in each turn: doorbells, the pages of contexts, the scheduler's decision (`gpu`); then messages of device
-//! processes (`vms`), then operators and metrics (`operator`, `connections`). The broker waits for no peer. It reads no guest byte; a guest may have
-//! taken over device processes and workers, so their messages are bounded, and count for their own VM only.
+//! processes (`vms`), then operators and metrics (`operator`, `connections`). The broker waits for no peer. It reads no guest byte. A guest may have
+//! taken over device processes and workers, so the broker bounds their messages and lets them count for their own VM only.
 //!
-//! A daemon of one VM has a broker as well, which is one thread of the device process (`vms::one_vm`). `settings` is the configuration file, `reload`
-//! carries out the changes when it is read again. `client` is the other end of the control socket: the subcommands of an operator.
+//! In a daemon of one VM the broker is one thread of the device process (`vms::one_vm`). `settings` is the configuration file. `reload` carries out
+//! the changes when that file is read again. `client` is the other end of the control socket: the subcommands of an operator.
 
 mod backoff;
 mod client;

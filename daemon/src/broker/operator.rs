@@ -1,4 +1,4 @@
-//! Answers operators and collectors of metrics, after the device processes had a moment to report their memory.
+//! Answers operators and collectors of metrics, after the device processes have had a moment to report their memory.
 
 use super::connections::{Asked, Peer, Waiting, Wants};
 use super::control::{self, Answer, Request};
@@ -23,7 +23,7 @@ use std::time::Duration;
 
 /// Time that device processes have to report their memory, in nanoseconds.
 const REPORT_PATIENCE: Nanos = 200_000_000;
-/// The answer to an operator that wants another share where nothing is shared out.
+/// The answer to an operator who wants to change a share in a daemon that shares nothing out.
 const NOT_SHARED: &str = "this daemon serves one VM and shares no GPU out: weight, class and ceiling are for the VMs of one broker; to use them, name the VMs in a file and start vhost-user-vulkan --config FILE";
 
 /// The text about a VM whose device process runs an earlier program than the broker, and gets no successor.
@@ -31,7 +31,7 @@ const OLDER: &str = "the daemon was upgraded: the VM keeps the old program until
 /// The text about a VM whose device process gets a successor.
 const RENEWED: &str = "the daemon was upgraded: the VM changes to the new program in a moment, while its programs go on; a try that fails is repeated after 30 s to 1 h, or at the next `upgrade`";
 
-/// The answer to a request in the moment before another program follows.
+/// The answer to a request in the moment before the new program takes over.
 const UPGRADED: &str = "the broker is being upgraded: ask again in a moment";
 
 /// The answer to a request.
@@ -43,7 +43,7 @@ pub(super) enum Reply {
     Status,
     /// The result of reading the file again, in this way.
     Reload(How),
-    /// The newly installed program in this one's place, stage by stage.
+    /// The upgrade to the newly installed program, stage by stage.
     Upgrade,
     /// A trace, line by line.
     Trace(Wanted),
@@ -54,7 +54,7 @@ pub(super) enum Reply {
 }
 
 impl Broker {
-    /// Something has happened on a connection.
+    /// Handles an event of a connection.
     pub(super) fn connection(&mut self, slot: usize, flags: Events, now: Nanos) {
         let Some((peer, asked)) = self.connections.event(slot, flags, &self.epoll) else { return };
         match asked {
@@ -82,7 +82,7 @@ impl Broker {
         }
     }
 
-    /// Carries out an operator's request, if that is done at once. Returns the answer that is due.
+    /// Carries out an operator's request, if it can be carried out at once. Returns the kind of answer that the operator gets.
     pub(super) fn obey(&mut self, request: Request, now: Nanos) -> Result<Reply, String> {
         match request {
             Request::Status => return Ok(Reply::Status),
@@ -147,7 +147,7 @@ impl Broker {
         Ok(Reply::Done)
     }
 
-    /// Logs an operator's order about a context, and the GPU that it brings the context to.
+    /// Logs an operator's order about a context, and the GPU to which the order moves the context.
     fn log_order(&self, index: usize, ctx_id: ContextId, does: &str, gpu: Option<&str>) {
         let vm = &self.vms[index];
         let program = vm.contexts.get(&ctx_id).map(|context| context.name.as_str());
@@ -180,8 +180,8 @@ impl Broker {
         self.waiting.push(Waiting { peer, wants, deadline: now.saturating_add(REPORT_PATIENCE) });
     }
 
-    /// Has a peer ask again: otherwise one peer after the other could keep an upgrade from its moment of rest, and a peer that waits then loses its
-    /// connection.
+    /// Tells a peer to ask again: otherwise one peer after the other could delay an upgrade, which needs a moment without waiting peers, and a peer
+    /// that waits at that moment loses its connection.
     fn put_off(&mut self, peer: Peer, wants: Wants, now: Nanos) {
         match wants {
             Wants::Status => self.say(peer, &Answer::Error { error: UPGRADED.into() }, now),
@@ -219,7 +219,7 @@ impl Broker {
     }
 
     pub(super) fn status(&mut self, now: Nanos) -> Status {
-        // The reports of the workers that do not ring, since the last look.
+        // Reads what the workers that do not ring have reported since the last look.
         for gpu in &mut self.gpus {
             gpu.look_at_busy(now, self.log.as_mut());
         }
@@ -304,7 +304,7 @@ impl Broker {
         }
     }
 
-    /// Returns whether a GPU is among those of a VM for people: the VM is on it, or has been.
+    /// Returns whether the status shows a GPU for a VM: the VM is on this GPU, or has used it.
     fn shows(&self, vm: &Vm, gpu: usize) -> bool {
         let usage = self.gpus[gpu].tenant_usage(vm.tenant);
         usage != Usage::default() || vm.is_on(gpu)
@@ -394,7 +394,7 @@ fn movable(movable: Option<Result<(), Unmovable>>) -> String {
     }
 }
 
-/// Returns the bytes that a VM may take of a GPU with `memory` bytes. The VM's device process tells the bytes of a part of its GPUs' memory.
+/// Returns the bytes that a VM may take of a GPU with `memory` bytes. If the bound is a part of the memory, the VM's device process tells it in bytes.
 fn promised(vm: &Vm, memory: u64) -> u64 {
     match (vm.settings.options.quotas.device_memory, vm.memory.limits) {
         // A VM without a bound may take all memory of the GPU.

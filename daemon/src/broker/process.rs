@@ -1,5 +1,5 @@
-//! One device process as the broker holds it: its channel, its end. A guest that took it over can send any message, and need not read those for it;
-//! nothing here waits for it. It is a child of the broker's, or the very process that the broker is a thread of.
+//! One device process as the broker sees it: its channel and its end. A guest that took the process over can send any message, and need not read the
+//! broker's messages, so the broker never waits for the process. It is a child of the broker, or the process that the broker is a thread of.
 
 use super::upgrade::passing::{Inherited, Pass, PassedProcess};
 use crate::ipc::{AtMost, Channel, FromBroker, InForce, Outbox, Replaced, ToBroker};
@@ -28,18 +28,18 @@ pub(super) struct Process {
     pub(super) ready: bool,
     /// A frontend is connected.
     pub(super) connected: bool,
-    /// The settings that the process came to at its start.
+    /// The settings that the process reported at its start.
     pub(super) in_force: Option<InForce>,
-    /// Files that it depends on and that were replaced, at most one of each kind.
+    /// The replaced files that the process depends on, at most one of each kind.
     pub(super) replaced: Vec<Replaced>,
-    /// An earlier program than this one has started the process, which therefore is of that program.
+    /// The process was started by an earlier program than this one, and still runs that program.
     pub(super) is_older: bool,
 }
 
-/// The way in which a device process lives and ends.
+/// The relation of a device process to the broker, on which its end depends.
 #[derive(Debug)]
 enum Life {
-    /// A child, which this program or the one before it has started, and its pidfd.
+    /// A child, which this program or an earlier one has started, and its pidfd.
     Child(Pid, OwnedFd),
     /// This process, in which the broker is one thread.
     Own,
@@ -51,10 +51,10 @@ impl Process {
         Self::new(Life::Own, channel)
     }
 
-    /// Starts it for the VM of this name.
+    /// Starts a device process for the VM of this name.
     pub(super) fn start(vm: &str, start: &Start) -> io::Result<Self> {
         let (channel, theirs) = Channel::pair()?;
-        // Nothing is in the channel yet, so there is room.
+        // The channel is still empty, so it has room.
         channel.send(start, None).map_err(io::Error::other)?;
         Self::of_child(start_device_process(vm, theirs.into_socket())?, channel)
     }
@@ -95,7 +95,7 @@ impl Process {
         }
     }
 
-    /// Returns the state that another program needs to go on with it; none if it is this very process. `pass` passes a descriptor on.
+    /// Returns the state that another program needs to go on with the process; none if it is this very process. `pass` passes a descriptor on.
     pub(super) fn pass_on(&self, pass: &mut Pass<'_>) -> io::Result<Option<PassedProcess>> {
         let Life::Child(pid, pidfd) = &self.life else { return Ok(None) };
         let waiting = self.outbox.waiting().map(|(message, _)| message.clone());
@@ -109,7 +109,7 @@ impl Process {
             ready: self.ready,
             connected: self.connected,
             in_force: self.in_force.clone(),
-            // Not the program: the new one takes over now.
+            // The replaced program is left out: the new one takes over now.
             replaced: self.replaced.iter().filter(|what| !what.is_program()).cloned().collect(),
         }))
     }
@@ -118,7 +118,7 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// It cannot be a child of this one, or its descriptors are not there.
+    /// The PID cannot be that of a child, or descriptors are missing.
     pub(super) fn resume(passed: PassedProcess, inherited: &mut Inherited) -> io::Result<Self> {
         let pid = Some(passed.pid).filter(|pid| *pid > 1).and_then(Pid::from_raw);
         let pid = pid.ok_or(io::ErrorKind::InvalidInput)?;
@@ -152,7 +152,7 @@ impl Process {
         &self.channel
     }
 
-    /// Returns the pidfd that tells its end, if it is another process than this one.
+    /// Returns the pidfd that tells the end of the process, if it is another process than this one.
     pub(super) fn pidfd(&self) -> Option<&OwnedFd> {
         match &self.life {
             Life::Child(_, pidfd) => Some(pidfd),
@@ -186,11 +186,11 @@ impl Process {
         self.started.elapsed()
     }
 
-    /// A message of it, if there is one.
+    /// Returns a message of the process, if one has come.
     ///
     /// # Errors
     ///
-    /// It is gone or sends bytes that are no message.
+    /// The process is gone, or sends bytes that are no message.
     pub(super) fn receive(&self) -> Result<Option<(ToBroker, Option<OwnedFd>)>, String> {
         self.channel.try_receive().map_err(|error| error.to_string())
     }
@@ -199,7 +199,7 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// It is gone, or does not read its messages.
+    /// The process is gone, or does not read its messages.
     pub(super) fn send(&mut self, message: FromBroker) -> Result<bool, String> {
         self.send_with(message, None)
     }
@@ -222,18 +222,18 @@ impl Process {
     ///
     /// # Errors
     ///
-    /// It is gone.
+    /// The process is gone.
     pub(super) fn flush(&mut self) -> Result<bool, String> {
         let sent = self.outbox.flush(&self.channel, &mut backlog());
         sent.map(|()| !self.outbox.is_empty()).map_err(|error| error.to_string())
     }
 
-    /// Asks it to end.
+    /// Asks the process to end.
     pub(super) fn terminate(&self) {
         self.signal(Signal::TERM);
     }
 
-    /// Ends it. Its workers go with it. If it is this process, the broker's thread ends and the device thread goes on.
+    /// Kills the process, with which its workers end. If it is this process, the broker's thread ends and the device thread goes on.
     pub(super) fn kill(&mut self) {
         self.dying = true;
         self.signal(Signal::KILL);

@@ -1,8 +1,8 @@
-//! Computes a part of the last second, from a counter of nanoseconds that is looked at now and then.
+//! Computes the busy part of the last second, from a counter of nanoseconds that is read now and then.
 
 use std::collections::VecDeque;
 
-/// The time that a rate is over, in nanoseconds.
+/// The time over which a rate is computed, in nanoseconds.
 pub(super) const PERIOD: u64 = 1_000_000_000;
 /// Least time between two samples.
 const STEP: u64 = 100_000_000;
@@ -15,20 +15,20 @@ pub(super) struct Rate {
 }
 
 impl Rate {
-    /// Takes a sample, unless the last one is fresh. To be called before the counter rises, so that it has not risen between the last
-    /// sample and the time of this one.
+    /// Takes a sample, unless the last one is fresh. The caller calls this before the counter rises, so that it has not risen between the last sample
+    /// and this one.
     pub(super) fn sample(&mut self, now: u64, counter: u64) {
         if self.samples.back().is_some_and(|(last, _)| now.saturating_sub(*last) < STEP) {
             return;
         }
         self.samples.push_back((now, counter));
-        // One that is older than the period is kept, to know the counter at the beginning of the period.
+        // One sample that is older than the period is kept, to know the counter at the beginning of the period.
         while self.samples.get(1).is_some_and(|(second, _)| now.saturating_sub(*second) > PERIOD) {
             self.samples.pop_front();
         }
     }
 
-    /// Returns the part of the last second that the counter tells of, at most 1: a longer time is counted when it is over.
+    /// Returns the rise of the counter in the last second as a part of this second. It is at most 1: a longer piece of work counts when it is over.
     pub(super) fn over_last_second(&self, now: u64, counter: u64) -> f64 {
         let begin = now.saturating_sub(PERIOD);
         let before = self.at(begin).unwrap_or(counter);
@@ -44,7 +44,7 @@ impl Rate {
             Some(0) => self.samples.front().map(|(_, counter)| *counter),
             Some(index) => {
                 let ((from, low), (to, high)) = (self.samples[index - 1], self.samples[index]);
-                // A VM that uses the GPU is looked at every now and then, so its use began soon after the first of the two.
+                // The counter of a VM that uses the GPU is read often, so the use began soon after the first of the two samples.
                 let to = to.min(from + 2 * STEP);
                 let part = ((when - from) as f64 / (to - from) as f64).min(1.0);
                 Some(low + (high.saturating_sub(low) as f64 * part) as u64)

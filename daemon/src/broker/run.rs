@@ -35,14 +35,14 @@ use std::os::unix::net::UnixStream;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Serves the VMs until SIGTERM or SIGINT, and ends their device processes then. At SIGHUP `file`, which the settings are from, is read
-/// again.
+/// Serves the VMs until SIGTERM or SIGINT, and then ends their device processes. At SIGHUP the broker reads `file` again, from which the settings
+/// come.
 ///
 /// # Errors
 ///
-/// The system refuses a socket or a file that the settings name, or something that the loop needs.
+/// The system refuses a socket or a file that the settings name, or a descriptor that the loop needs.
 pub fn serve(settings: Settings, file: VmsFile) -> io::Result<()> {
-    // Before anything is started: this process has to be the only one in its group.
+    // This comes before any process is started: this process has to be the only one in its group.
     let groups = Groups::claim(&settings)?;
     serve_as(Broker { groups, ..Broker::new(settings, file)? })
 }
@@ -61,9 +61,9 @@ pub(super) struct Broker {
     timer: OwnedFd,
     /// The time at which the timer fires.
     armed: Option<Nanos>,
-    /// The settings that hold: the file's earlier values, where only the next broker can take over the new ones.
+    /// The settings in force. Keys that only the next broker can take over have the file's earlier values.
     pub(super) settings: Settings,
-    /// The means of a process of its own; none for a thread of a device process ([`Broker::passage`]).
+    /// The upkeep of a broker that is a process of its own; none for a thread of a device process ([`Broker::passage`]).
     pub(super) upkeep: Option<Upkeep>,
     pub(super) vms: Vms,
     pub(super) gpus: Vec<Gpu>,
@@ -74,22 +74,22 @@ pub(super) struct Broker {
     pub(super) groups: Groups,
     /// The service manager, if there is one.
     pub(super) manager: Manager,
-    /// An earlier program in this one's place has told the manager that it is ready, and the manager waits for signs of life.
+    /// An earlier program of this process has told the manager that it is ready, and the manager waits for signs of life.
     pub(super) was_ready: bool,
-    /// The time at which the broker has begun, in the manager's clock and in the broker's.
+    /// The time at which the broker began, by the manager's clock and by the broker's.
     begun: (Instant, Nanos),
     /// The peers that wait for an answer.
     pub(super) waiting: Vec<Waiting>,
     /// The traces that operators take.
     pub(super) traces: Traces<Peer>,
-    /// The restarts of contexts that device processes were asked for.
+    /// The restarts of contexts that the broker has asked device processes for.
     pub(super) restarts: Vec<Restarting>,
     /// The GPU that is being drained, if there is one.
     pub(super) draining: Option<Draining>,
     /// The memory of GPUs that VMs hold and wait for, and when to look at it again.
     pub(super) ledger: Ledger,
     pub(super) next_room: Option<Nanos>,
-    /// The program that is to follow this one, if an operator wants an upgrade.
+    /// The upgrade to the program that is to follow this one, if an operator wants it.
     pub(super) upgrading: Option<Upgrading<Peer>>,
     /// The time at which the pages of workers that do not ring are read next.
     next_tick: Option<Nanos>,
@@ -98,8 +98,8 @@ pub(super) struct Broker {
     pub(super) is_ending: bool,
 }
 
-/// The means of a process of its own: it hears signals, reads its file again and starts device processes. A broker that is a thread of a device
-/// process does none of these.
+/// The upkeep of a broker that is a process of its own: it hears signals, reads its file again and starts device processes. A broker that is a thread
+/// of a device process does none of these.
 pub(super) struct Upkeep {
     signals: UnixStream,
     hangups: UnixStream,
@@ -130,15 +130,15 @@ impl Upkeep {
 
 /// Time between two looks at pages whose workers do not ring, in nanoseconds.
 const TICK: Nanos = 50_000_000;
-/// Time between two such looks where only figures for people depend on them: as seldom as rates allow ([`super::rates::Rate`]).
+/// The time between two such looks if only figures for people depend on them: as seldom as rates allow ([`super::rates::Rate`]).
 const TICK_COUNTED: Nanos = 200_000_000;
 /// Time between two samples of the usage.
 const SAMPLE: Nanos = 100_000_000;
-/// Time after which the broker is ready though device processes still start, in nanoseconds. Before the time that systemd has for a start, 90 s.
+/// The time after which the broker is ready though device processes still start, in nanoseconds. systemd allows 90 s for a start.
 const READY_PATIENCE: Nanos = 60_000_000_000;
 /// Time that device processes have to end.
 pub(super) const END_PATIENCE: Nanos = 8_000_000_000;
-/// The timer is not set for less, so that a deadline which is over cannot keep the loop busy.
+/// The shortest time that the timer is set for, so that a deadline which is over cannot keep the loop busy.
 const SOONEST: Nanos = 10_000;
 
 impl Broker {
@@ -156,7 +156,7 @@ impl Broker {
         Ok(broker)
     }
 
-    /// A broker without a VM, whose sockets were made already.
+    /// Returns a broker without a VM, whose sockets were made already.
     pub(super) fn at(settings: Settings, connections: Connections, epoll: Arc<OwnedFd>) -> io::Result<Self> {
         let (begun, now) = (Instant::now(), page_clock());
         let timer =
@@ -196,7 +196,7 @@ impl Broker {
         if self.upkeep.is_some() { Passage::ByGrant } else { Passage::Counted }
     }
 
-    /// A VM is to be served from now on. Returns its index.
+    /// Adds a VM, which is served from now on. Returns its index.
     pub(super) fn add(&mut self, vm: VmSettings, now: Nanos) -> usize {
         let index = self.vms.add(vm, now);
         let vm = &self.vms[index];
@@ -205,7 +205,7 @@ impl Broker {
     }
 
     pub(super) fn run(&mut self) -> io::Result<()> {
-        // A timer may otherwise come 50 us late, which is much between a submission and the next.
+        // A timer may otherwise fire 50 us late, which is much between a submission and the next.
         let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
         let mut reported = Reported::default();
         self.manager.status_changed();
@@ -229,7 +229,7 @@ impl Broker {
         }
     }
 
-    /// One round, which begins at `now`: workers first.
+    /// Runs one turn of the loop, which begins at `now`: workers come first.
     pub(super) fn turn(&mut self, events: &[Event], now: Nanos) {
         if now.saturating_sub(self.last_sample) >= SAMPLE {
             self.sample(now);
@@ -272,7 +272,7 @@ impl Broker {
         self.run_due(now);
     }
 
-    /// Reads the pages of a VM's workers, as one of them has rung.
+    /// Reads the pages of a VM's workers, because one of them has rung.
     fn doorbell(&mut self, vm: usize, now: Nanos) {
         let Some(vm) = self.vms.get(vm).filter(|vm| vm.process.is_some() && !vm.gpus.is_empty()) else {
             return;
@@ -316,8 +316,8 @@ impl Broker {
         self.upgrade_due(now);
     }
 
-    /// Tells the service manager that the loop turns, the state of the VMs, and that the broker is ready. It is ready when the start of each VM is
-    /// over: the VM's process listens, or has failed.
+    /// Tells the service manager that the loop turns, the state of the VMs, and that the broker is ready. The broker is ready when the start of each
+    /// VM is over: the VM's process listens, or has failed.
     pub(super) fn tell_manager(&mut self, now: Nanos) {
         if !self.manager.is_there() {
             return;
@@ -329,7 +329,7 @@ impl Broker {
         self.manager.turns(Instant::now(), || counted(self.vms.iter().map(state)));
     }
 
-    /// Returns when the service manager is to be told something.
+    /// Returns when the service manager is to get the next message.
     fn next_told(&self) -> Option<Nanos> {
         let (begin, begun) = self.begun;
         let since_begin = |at: Instant| at.saturating_duration_since(begin).as_nanos();
@@ -344,7 +344,7 @@ impl Broker {
         self.begun.1.saturating_add(READY_PATIENCE)
     }
 
-    /// Kills the device processes that were asked to end and have not.
+    /// Kills the device processes that were asked to end and have not ended in time.
     fn end_late(&mut self, now: Nanos) {
         for vm in self.vms.iter_mut().filter(|vm| vm.end_deadline().is_some_and(|at| at <= now)) {
             log::warn!(vm = vm.name(); "the device process does not end on request: the broker kills it");
@@ -352,7 +352,7 @@ impl Broker {
         }
     }
 
-    /// Ends a device process that stands still: it does not end a context which an operator wants ended.
+    /// Kills a device process that stands still: it has not ended a context that an operator wants to end.
     pub(super) fn end_deaf(&mut self, now: Nanos) {
         for vm in self.vms.iter_mut().filter(|vm| vm.kill_deadline().is_some_and(|at| at <= now)) {
             log::error!(vm = vm.name(); "the device process does not end a context that an operator ends: the broker ends the process");
@@ -360,7 +360,7 @@ impl Broker {
         }
     }
 
-    /// Carries out the recurring tasks, every now and then while something happens.
+    /// Carries out the recurring tasks, now and then while GPUs are busy.
     fn tick(&mut self, now: Nanos) {
         for gpu in &mut self.gpus {
             gpu.look_at_busy(now, self.log.as_mut());
@@ -405,7 +405,7 @@ impl Broker {
         }
     }
 
-    /// Begins to end everything, after a signal.
+    /// Begins to end all device processes, after a signal.
     fn end(&mut self, now: Nanos) {
         let signals = self.upkeep.as_ref().map(|upkeep| &upkeep.signals);
         signals.into_iter().for_each(|mut signals| _ = signals.read(&mut [0; 16]));
@@ -418,7 +418,7 @@ impl Broker {
         self.vms.iter_mut().for_each(|vm| vm.end_process(now + END_PATIENCE));
     }
 
-    /// Has the loop woken when something is due.
+    /// Sets the timer, which wakes the loop when the next task is due.
     fn arm_timer(&mut self) -> io::Result<()> {
         let starts = self.vms.iter().filter_map(|vm| vm.start_at).filter(|_| !self.comes_to_rest());
         let looks = self.gpus.iter().filter_map(Gpu::next_look);
@@ -454,7 +454,7 @@ impl Broker {
     }
 }
 
-/// Has these signals reported under a source.
+/// Has `epoll` report these signals under a source.
 fn take_signals(signals: &[i32], epoll: &OwnedFd, source: Source) -> io::Result<UnixStream> {
     let (ours, theirs) = UnixStream::pair()?;
     ours.set_nonblocking(true)?;

@@ -35,7 +35,7 @@ const SOURCES: [Source; 13] = [
 ];
 
 impl Source {
-    /// The token of events about the thing with this index.
+    /// The token of events of this source with this index.
     pub(super) fn token(self, index: usize) -> u64 {
         (self as u64) << 32 | index as u64
     }

@@ -1,5 +1,5 @@
-//! The thread that starts device processes. Copying a process and loading its program may take long, all the more while guests keep every processor
-//! busy, and the broker must not wait for that.
+//! The thread that starts device processes. Copying a process and loading its program may take long, in particular while guests keep every processor
+//! busy, and the broker must not wait for a start.
 
 use super::process::Process;
 use crate::options::Start;
@@ -30,7 +30,7 @@ struct Wanted {
 pub(super) struct Started {
     /// The VM that the device process was to be started for, by its index.
     pub(super) vm: usize,
-    /// The device process is to follow the one that the VM has.
+    /// The device process is to be the successor of the VM's present one.
     pub(super) follows: bool,
     pub(super) process: io::Result<Process>,
 }
@@ -59,7 +59,7 @@ impl Starter {
 
     /// Asks the thread to start a device process of a VM.
     pub(super) fn start(&self, vm: usize, name: &str, start: Start) {
-        // The thread ends after this value.
+        // The thread ends after this sender, so sending succeeds.
         let _ = self.wanted.send(Wanted { vm, name: name.to_owned(), start });
     }
 
@@ -72,7 +72,7 @@ impl Starter {
 /// Starts a device process.
 fn begin(name: &str, start: &Start) -> io::Result<Process> {
     if cfg!(any(test, feature = "fuzzing")) {
-        // This program is the test's: it plays device processes itself.
+        // This program is a test, which plays device processes itself.
         return Err(io::ErrorKind::Unsupported.into());
     }
     Process::start(name, start)

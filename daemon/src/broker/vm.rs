@@ -1,4 +1,4 @@
-//! One VM: its device process while there is one, its contexts, and the state that stays when both are gone.
+//! One VM: its device process while it has one, its contexts, and the state that stays when both are gone.
 
 use super::backoff::Backoff;
 use super::connections::Peer;
@@ -22,15 +22,15 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::time::Duration;
 
-/// The VMs by index. An index is never used again, so an event that is still under way about a VM that is gone finds nothing.
+/// The VMs by index. An index is never used again, so a late event of a removed VM finds no VM.
 #[derive(Debug, Default)]
 pub(super) struct Vms {
     by_index: BTreeMap<usize, Vm>,
-    /// VMs so far.
+    /// The number of VMs so far.
     added: u32,
 }
 
-/// A VM of the configuration, or one that is about to be gone from it.
+/// A VM of the configuration, or one that is leaving it.
 #[derive(Debug)]
 pub(super) struct Vm {
     pub(super) settings: VmSettings,
@@ -38,18 +38,18 @@ pub(super) struct Vm {
     pub(super) tenant: TenantId,
     /// The VM's share as an operator has set it.
     pub(super) share: Share,
-    /// The GPUs that its guest sees, in its order, and behind them spare ones, once a device process of it has named them.
+    /// The GPUs that the VM's guest sees, in the VM's order, and after them spare ones, once a device process of the VM has named them.
     pub(super) gpus: Vec<OnGpu>,
-    /// The GPUs of contexts that begin.
+    /// The GPUs on which new contexts begin.
     pub(super) placement: Placement,
     pub(super) process: Option<Process>,
     /// The device process of this program that is to follow one of an earlier program.
     pub(super) successor: Option<Successor>,
-    /// The starter has been asked for it and has not answered.
+    /// The starter has been asked for a successor and has not answered.
     pub(super) awaits_successor: bool,
-    /// The time from which on one is started; none if the VM keeps its device process.
+    /// The earliest time of the next start of a successor; none if the VM keeps its device process.
     pub(super) renew_at: Option<Nanos>,
-    /// The pause from the next start of one to the one after that.
+    /// The pause between the next start of a successor and the one after it.
     pub(super) renew_pause: Nanos,
     pub(super) contexts: FxHashMap<ContextId, VmContext>,
     /// The time at which its device process is to be started.
@@ -58,13 +58,13 @@ pub(super) struct Vm {
     pub(super) was_started: bool,
     /// The starter has been asked for a device process and has not answered.
     pub(super) is_starting: bool,
-    /// The device process, or the one that is being started, is to end: the time at which it is killed.
+    /// The time at which the device process, or the one that is being started, is killed, if it was told to end.
     pub(super) ending: Option<Nanos>,
-    /// The VM is gone from the file: it is forgotten when its device process has ended.
+    /// The file does not name the VM any more: the broker forgets the VM when its device process has ended.
     pub(super) is_leaving: bool,
     /// The part of the file that takes effect when no frontend is connected any more.
     pub(super) pending: Option<Pending>,
-    /// Paths that the device process, or the one that is being started, may have to itself.
+    /// Own paths that the device process, or the one that is being started, may still use.
     pub(super) taken: Vec<PathBuf>,
     pub(super) backoff: Backoff,
     pub(super) memory: Asked,
@@ -78,21 +78,21 @@ pub(super) struct Successor {
     pub(super) process: Process,
     /// The device process's `Ready` message; none before that.
     pub(super) offer: Option<Offer>,
-    /// The successor has said that it serves the frontend. Its other messages are heard when the other process has ended.
+    /// The successor has said that it serves the frontend. Its other messages are handled when the earlier process has ended.
     pub(super) serves: bool,
-    /// Time at which this process is killed for being late, or the old one if this one serves. [`Nanos::MAX`]: no kill is planned.
+    /// The time at which this process is killed for being late, or the old one if this one serves. [`Nanos::MAX`]: no kill is planned.
     pub(super) until: Nanos,
 }
 
 impl Successor {
-    /// Kills the process. The broker hears of its end later.
+    /// Kills the process. The broker handles its end later.
     pub(super) fn kill(&mut self) {
         self.process.kill();
         self.until = Nanos::MAX;
     }
 }
 
-/// The things that a successor has said of itself, as [`crate::ipc::ToBroker::Ready`] has them.
+/// The properties that a successor has reported of itself, as in [`crate::ipc::ToBroker::Ready`].
 #[derive(Debug)]
 pub(super) struct Offer {
     pub(super) gpus: Vec<SharedGpu>,
@@ -103,29 +103,29 @@ pub(super) struct Offer {
 /// A VM and one of its GPUs.
 #[derive(Debug)]
 pub(super) struct OnGpu {
-    /// The GPU's index, which is never out of range, for GPUs stay.
+    /// The GPU's index, which is never out of range, because GPUs are never removed.
     pub(super) gpu: usize,
-    /// The VM's contexts there.
+    /// The number of the VM's contexts on this GPU.
     pub(super) contexts: usize,
-    /// Share of its last second.
+    /// The share of the GPU's last second.
     pub(super) rate: Rate,
 }
 
-/// A context of a VM. It is one for its scheduler on each GPU.
+/// A context of a VM. On each GPU it is a context of that GPU's scheduler.
 #[derive(Debug)]
 pub(super) struct VmContext {
     /// The context's number on each GPU that it is on, by the GPU's index among those of the VM.
     pub(super) keys: BTreeMap<u8, ContextKey>,
-    /// The files of its pages there, for the program that may follow this one.
+    /// The files of the context's pages on these GPUs, for the program that may follow this one.
     pub(super) pages: BTreeMap<u8, OwnedFd>,
     pub(super) name: String,
     /// The memory that the context holds, as its device process said last.
     pub(super) memory: HeldMemory,
-    /// The last report of its device process on whether the context can be restarted, or the reason why not.
+    /// The last report of the device process on whether the context can be restarted, with the reason if it cannot.
     pub(super) movable: Option<Result<(), Unmovable>>,
     /// The context would survive the death of its worker, as its device process said last.
     pub(super) recoverable: bool,
-    /// The doorbell of the context's worker, which is heard while it is there.
+    /// The doorbell of the context's worker, to which the broker listens as long as this value exists.
     pub(super) doorbell: Listener,
     /// The time at which an operator wanted the context ended.
     pub(super) killed: Option<Nanos>,
@@ -137,7 +137,7 @@ impl VmContext {
         Self { keys, pages, name, memory, movable: None, recoverable: false, doorbell, killed: None }
     }
 
-    /// The GPUs it is on, of those of its VM, and its number there.
+    /// Returns those of its VM's `gpus` that the context is on, and its number on each.
     pub(super) fn places(&self, gpus: &[OnGpu]) -> impl Iterator<Item = (usize, ContextKey)> {
         self.keys.iter().filter_map(|(place, key)| Some((gpus.get(usize::from(*place))?.gpu, *key)))
     }
@@ -149,7 +149,7 @@ pub(super) struct Asked {
     pub(super) held: HeldMemory,
     /// The most memory that the VM may hold, as its device process said when it was ready.
     pub(super) limits: Option<HeldMemory>,
-    /// The time at which the memory was asked for, while that is not answered.
+    /// The time at which the memory was asked for, until the answer comes.
     pub(super) asked: Option<Nanos>,
     /// The time at which the last answer came.
     pub(super) answered: Option<Nanos>,
@@ -162,11 +162,11 @@ pub(super) struct Past {
     pub(super) workers_cpu: Duration,
     /// Processor time of device processes that have ended.
     pub(super) device_cpu: Duration,
-    /// Times a device process was started again.
+    /// The number of times that a device process was started again.
     pub(super) restarts: u64,
     pub(super) kills: KillCounts,
     pub(super) context_restarts: RestartCounts,
-    /// Contexts whose workers died by themselves and that went on.
+    /// Contexts whose workers died by themselves, and which went on.
     pub(super) context_recoveries: u64,
     /// Usage of GPUs that the VM is not on any more.
     #[serde(with = "UsageForm")]
@@ -175,7 +175,7 @@ pub(super) struct Past {
 
 /// Nanoseconds after which the operator gets another line, so that the connection is known to be alive.
 const TELL: Nanos = 3_000_000_000;
-/// A new stage is told after this time, in nanoseconds.
+/// The time after which a new stage is told to the operator, in nanoseconds.
 const TELL_SOON: Nanos = 100_000_000;
 /// Time that a device process has to answer to a restart, in nanoseconds.
 const RESTART_PATIENCE: Nanos = 600_000_000_000;
@@ -184,34 +184,34 @@ const KILL_PATIENCE: Nanos = 20_000_000_000;
 /// Pause before the next try after a passing obstacle, in nanoseconds. It doubles up to `RENEW_LONGEST`.
 pub(super) const RENEW_FIRST: Nanos = 30_000_000_000;
 const RENEW_LONGEST: Nanos = 3_600_000_000_000;
-/// An answer that is not older is good enough, in nanoseconds.
+/// The age up to which an answer is fresh enough, in nanoseconds.
 const FRESH: Nanos = 250_000_000;
 
 /// A restart or a move that a device process was asked for.
 #[derive(Debug)]
 pub(super) struct Restarting {
     pub(super) peer: Peer,
-    /// The thing that is done to the context.
+    /// The action on the context.
     pub(super) what: Restart,
     /// The VM's index.
     pub(super) index: usize,
     pub(super) ctx_id: ContextId,
-    /// The stage as the device process said last, and as the operator was told last.
+    /// The stage that the device process reported last, and the stage that the operator was told last.
     pub(super) stage: RestartStage,
     pub(super) told: RestartStage,
     pub(super) told_at: Nanos,
-    /// The time at which the operator is told that there is no answer.
+    /// The time at which the operator is told that the device process does not answer.
     pub(super) until: Nanos,
 }
 
-/// The thing that a restart is for operators.
+/// The action that a restart is for operators.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Restart {
     /// The context gets another worker.
     Again,
     /// The context goes to another GPU.
     Move,
-    /// The context goes to another GPU, as its own is being drained.
+    /// The context goes to another GPU, because its present one is being drained.
     Drain,
     /// The context is swapped out.
     SwapOut,
@@ -229,14 +229,14 @@ pub(super) struct Draining {
 }
 
 impl Restarting {
-    /// A restart or a move that is asked for now.
+    /// Returns a restart or a move that is asked for now.
     pub(super) fn new(peer: Peer, what: Restart, (index, ctx_id): (usize, ContextId), now: Nanos) -> Self {
         let stage = RestartStage::Starts;
         let until = now.saturating_add(RESTART_PATIENCE);
         Self { peer, what, index, ctx_id, stage, told: stage, told_at: now, until }
     }
 
-    /// Returns when its operator is to be told something.
+    /// Returns when the operator is to be told the stage next, or that there is no answer.
     pub(super) fn next(&self) -> Nanos {
         let pause = if self.stage == self.told { TELL } else { TELL_SOON };
         self.told_at.saturating_add(pause).min(self.until)
@@ -259,7 +259,7 @@ impl Vms {
         self.by_index.entry(index).or_insert_with(|| Vm::new(settings, TenantId(number), now))
     }
 
-    /// VMs so far; no index is as high.
+    /// Returns the number of VMs so far; every index is lower.
     pub(super) fn added(&self) -> u32 {
         self.added
     }
@@ -281,7 +281,7 @@ impl Vms {
         self.by_index.iter().find(|(_, vm)| vm.name() == name).map(|(index, _)| *index)
     }
 
-    /// All indices, so that VMs can change meanwhile.
+    /// Returns all indices, so that the caller can change VMs meanwhile.
     pub(super) fn indices(&self) -> Vec<usize> {
         self.by_index.keys().copied().collect()
     }
@@ -307,7 +307,7 @@ impl Vms {
     }
 }
 
-/// By the index of a VM that is there.
+/// Access by the index of a VM that exists.
 impl Index<usize> for Vms {
     type Output = Vm;
 
@@ -361,7 +361,7 @@ impl Vm {
         log::info!(vm = self.name(), weight, class, ceiling; "{why}");
     }
 
-    /// The GPUs that the VM is on, each with its index among the VM's: those on which contexts begin, and those on which there are some.
+    /// The GPUs that the VM is on, each with its index among the VM's: those on which contexts begin, and those that have contexts.
     pub(super) fn places(&self) -> impl Iterator<Item = (u8, &OnGpu)> {
         (0..).zip(&self.gpus).filter(|(place, on)| on.contexts > 0 || self.placement.0.contains(place))
     }
@@ -381,7 +381,7 @@ impl Vm {
         self.process.is_none() && !self.is_starting && self.start_at.is_none()
     }
 
-    /// Returns whether its device process can be followed by another while a frontend is connected.
+    /// Returns whether the device process can get a successor while a frontend is connected.
     pub(super) fn could_have_successor(&self) -> bool {
         let serves = |process: &Process| process.connected && process.ready && !process.dying;
         self.process.as_ref().is_some_and(serves) && self.ending.is_none()
@@ -394,7 +394,7 @@ impl Vm {
         self.renew_pause = self.renew_pause.saturating_mul(2).min(RENEW_LONGEST);
     }
 
-    /// Has the device process end, or the one that is being started when it is there: asked now, killed at `deadline`.
+    /// Has the device process end: it is asked now, and killed at `deadline`. A process that is being started is asked when it exists.
     pub(super) fn end_process(&mut self, deadline: Nanos) {
         self.start_at = None;
         self.renew_at = None;
@@ -407,12 +407,12 @@ impl Vm {
         self.ending.get_or_insert(deadline);
     }
 
-    /// Returns when a device process that was asked to end must have done so.
+    /// Returns by when a device process that was asked to end must have ended.
     pub(super) fn end_deadline(&self) -> Option<Nanos> {
         self.process.as_ref().filter(|process| !process.dying).and(self.ending)
     }
 
-    /// Notes the memory that the VM's device process holds by its own account.
+    /// Notes the memory that the VM holds, as its device process reports.
     pub(super) fn hold(&mut self, contexts: &[(ContextId, HeldMemory)], held: HeldMemory, now: Nanos) {
         self.memory = Asked { held, asked: None, answered: Some(now), ..self.memory };
         for (ctx_id, held) in contexts {
@@ -458,7 +458,7 @@ impl Vm {
         }
     }
 
-    /// Returns the error for an operator who names a context that is not there.
+    /// Returns the error for an operator who names a context that does not exist.
     pub(super) fn no_such_context(&self, ctx_id: ContextId) -> String {
         let mut known: Vec<_> = self.contexts.keys().map(|ctx_id| ctx_id.0).collect();
         known.sort_unstable();
@@ -466,14 +466,14 @@ impl Vm {
         format!("{}: no such context; {} has [{}]", self.context_name(ctx_id), self.name(), known.join(", "))
     }
 
-    /// Returns when its device process must have ended the contexts that an operator wants ended, if the broker can end that process.
+    /// Returns by when the device process must have ended the contexts that an operator ends, if the broker can kill that process.
     pub(super) fn kill_deadline(&self) -> Option<Nanos> {
         let since = self.contexts.values().filter_map(|context| context.killed).min()?;
         let process = self.process.as_ref().filter(|process| !process.dying && process.is_child());
         process.map(|_| since.saturating_add(KILL_PATIENCE))
     }
 
-    /// Returns whether to ask for its memory before a report about it.
+    /// Returns whether to ask for the VM's memory before a report about it.
     pub(super) fn wants_to_be_asked(&self, now: Nanos) -> bool {
         let able = self.process.as_ref().is_some_and(|process| process.ready && !process.dying);
         let fresh = self.memory.answered.is_some_and(|at| now.saturating_sub(at) < FRESH);

@@ -1,4 +1,4 @@
-//! The option that names the daemon which a subcommand of operators asks, and which daemon is asked without it.
+//! The option that names the daemon which a subcommand of operators asks, and the choice of the daemon without this option.
 
 use daemon::broker::{self, Ambiguous, ClientError};
 use std::path::PathBuf;
@@ -18,7 +18,7 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// None is named, and there are several daemons.
+    /// No path is given, and several daemons run.
     pub(crate) fn path(self) -> Result<PathBuf, Ambiguous> {
         self.control_socket.map_or_else(broker::operators_control_socket, Ok)
     }
@@ -32,7 +32,7 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// None is named, and no daemon that answers has the VM, or several have.
+    /// No path is given, and none or several of the daemons that answer have the VM.
     pub(crate) fn path_of_vm(self, vm: &str) -> Result<PathBuf, ClientError> {
         self.control_socket.map_or_else(|| broker::daemon_of(vm), Ok)
     }
@@ -41,7 +41,7 @@ impl Control {
     ///
     /// # Errors
     ///
-    /// As [`Self::path_of_vm`], or it is not named so.
+    /// As [`Self::path_of_vm`], or the name has another form.
     pub(crate) fn path_of_context(self, context: &str) -> Result<PathBuf, ClientError> {
         self.path_of_vm(broker::vm_of(context)?)
     }

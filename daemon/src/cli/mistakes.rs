@@ -1,4 +1,4 @@
-//! The words for a mistake on the command line, in one line: with the word that was probably meant, or the usage of the subcommand.
+//! The one-line message for a mistake on the command line, with the word that was probably meant, or the usage of the subcommand.
 
 use clap::error::{ContextKind, ContextValue, ErrorKind};
 
@@ -11,20 +11,20 @@ pub(crate) fn one_line(error: &clap::Error) -> String {
     })
 }
 
-/// The subcommands of a command that cannot stand alone, if the subcommand is missing.
+/// Returns the subcommands of a command that cannot stand alone, if the subcommand is missing.
 fn choice(error: &clap::Error) -> Option<String> {
     let (ContextValue::String(command), ContextValue::Strings(all)) =
         (error.get(ContextKind::InvalidSubcommand)?, error.get(ContextKind::ValidSubcommand)?)
     else {
         return None;
     };
-    // Behind the name of the program's file.
+    // The command's name comes after that of the program's file.
     let command = command.rsplit(' ').next()?;
     let all: Vec<_> = all.iter().map(String::as_str).filter(|name| *name != "help").collect();
     Some(format!("{command}: one of {}", all.join(", ")))
 }
 
-/// The usage of a subcommand that lacks a required part. A command that can be used in several ways has more than a line of it.
+/// Returns the usage of a subcommand that lacks a required part. A command that can be used in several ways has more than one line of usage.
 fn usage(error: &clap::Error) -> Option<String> {
     let ContextValue::StyledStr(usage) = error.get(ContextKind::Usage)? else { return None };
     let usage = usage.to_string();
@@ -32,7 +32,7 @@ fn usage(error: &clap::Error) -> Option<String> {
     line.filter(|_| error.kind() == ErrorKind::MissingRequiredArgument).map(|line| format!("usage: {line}"))
 }
 
-/// The option, subcommand or value that is like the one that does not exist.
+/// Returns the option, subcommand or value that is most like the unknown one.
 fn suggestion(error: &clap::Error) -> Option<String> {
     let kinds = [ContextKind::SuggestedArg, ContextKind::SuggestedSubcommand, ContextKind::SuggestedValue];
     let here = kinds.into_iter().find_map(|kind| match error.get(kind)? {
@@ -44,7 +44,7 @@ fn suggestion(error: &clap::Error) -> Option<String> {
     here.or_else(|| elsewhere(error)).map(|meant| format!("did you mean {meant}?"))
 }
 
-/// The subcommand that has the option which the command does not have: the parser says that `'status --json' exists`.
+/// Returns the subcommand that has the option which this command lacks: the parser says that `'status --json' exists`.
 fn elsewhere(error: &clap::Error) -> Option<String> {
     let ContextValue::StyledStrs(tips) = error.get(ContextKind::Suggested)? else { return None };
     tips.iter().find_map(|tip| Some(tip.to_string().strip_prefix('\'')?.strip_suffix("' exists")?.to_owned()))

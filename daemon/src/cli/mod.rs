@@ -262,7 +262,7 @@ pub(crate) enum Role {
 }
 
 impl Cli {
-    /// Reads the command line, as [`Parser::try_parse`] does. Of the options of the device process only the log level may stand beside
+    /// Reads the command line, as [`Parser::try_parse`] does. Of the options of the device process, only the log level may be given beside
     /// `--config`.
     pub(crate) fn read() -> Result<Self, clap::Error> {
         Self::of(&Self::command().try_get_matches()?)
@@ -280,7 +280,7 @@ impl Cli {
     }
 }
 
-/// An option on the command line that belongs into the file.
+/// Returns an option on the command line that belongs in the file.
 fn beside_config(matches: &ArgMatches) -> Option<&str> {
     let written =
         |id: &&str| matches.value_source(id) == Some(ValueSource::CommandLine) && Serve::ids().contains(*id);

@@ -138,10 +138,10 @@ impl Source {
     }
 }
 
-/// Most bytes of a domain; one has some thousand.
+/// The most bytes of a domain; a domain has some thousand bytes.
 const DOMAIN_BYTES: u64 = 16 << 20;
 
-/// The domain in a file with the device at `socket`.
+/// Returns the domain in a file, with the device at `socket` added.
 fn with_gpu(file: &Path, socket: &Path, window: u64) -> anyhow::Result<recipe::Given> {
     let file = if file == Path::new("-") { Path::new("/dev/stdin") } else { file };
     let named = || file.display().to_string();

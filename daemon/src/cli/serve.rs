@@ -74,7 +74,7 @@ pub(crate) struct Own {
 }
 
 impl Serve {
-    /// The ids of its options but the log level, which may stand beside a file.
+    /// Returns the ids of all options but the log level, which may be given beside a file.
     pub(super) fn ids() -> BTreeSet<String> {
         let command = Self::augment_args(Command::new("ids"));
         let ids = command.get_arguments().map(|argument| argument.get_id().to_string());

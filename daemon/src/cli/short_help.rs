@@ -18,7 +18,7 @@ mod tests {
     use super::*;
     use clap::CommandFactory;
 
-    /// Lines of a terminal, and its columns.
+    /// The lines and the columns of a terminal.
     const SCREEN: (usize, usize) = (41, 100);
 
     /// The headings in the order of the help.

@@ -1,4 +1,4 @@
-//! The command line as a whole.
+//! Tests of the command line as a whole.
 
 use super::*;
 

@@ -5,7 +5,7 @@ use std::path::PathBuf;
 /// The place of a control socket.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum ControlSocket {
-    /// There is to be none.
+    /// No control socket is made.
     None,
     /// Beside the VM's socket.
     Auto,

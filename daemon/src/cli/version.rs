@@ -2,8 +2,7 @@
 
 use std::sync::LazyLock;
 
-/// The version, behind it in brackets the commit that the program was built from if the build was told it (`VHOST_USER_VULKAN_COMMIT`), as
-/// packages are.
+/// The version. If the build was told the commit (`VHOST_USER_VULKAN_COMMIT`), as for packages, the commit follows in brackets.
 pub(crate) static VERSION: LazyLock<String> = LazyLock::new(|| {
     let version = env!("CARGO_PKG_VERSION");
     option_env!("VHOST_USER_VULKAN_COMMIT")

@@ -1,7 +1,7 @@
-//! Host blobs: shared memory made here (`blob_id` 0) and memory objects exported by a worker (VIRTIO 1.3, 5.7.6.10).
+//! Host blobs: shared memory that the device makes (`blob_id` 0) and memory objects that a worker exports (VIRTIO 1.3, 5.7.6.10).
 //!
-//! An export is asked for and answered later. Until then, commands about its memory wait for it, in their order; other contexts that it is attached
-//! to are told to expect it, because their next commands may name it.
+//! The device asks a worker for an export, and the worker answers later. Until then, commands about the blob's memory wait, in their order; other
+//! contexts to which the blob is attached are told to expect it, because their next commands may name it.
 
 use super::command::{BlobRequest, Outcome};
 use super::quota::Owner;
@@ -56,7 +56,7 @@ impl<T> Device<T> {
             self.quotas.shmem_bytes.give_back(owner, size);
             return Err(error);
         }
-        // The creating context sees it at once: its worker may need it before CTX_ATTACH_RESOURCE.
+        // The creating context sees the resource at once: its worker may need it before CTX_ATTACH_RESOURCE.
         if let Some(context) = self.contexts.get_mut(&ctx_id) {
             context.attach(resource_id);
             effects.attach(ctx_id, resource_id, size, Shown::SharedMemory);
@@ -98,9 +98,9 @@ impl<T> Device<T> {
         }
     }
 
-    /// Keeps a command that has to wait for a pending export; gives the ticket back if it has not.
+    /// Keeps a command that has to wait for a pending export; returns the ticket if the command need not wait.
     ///
-    /// To its creator the resource is attached with the export. Other contexts can be told at once.
+    /// The export attaches the resource to its creator, so the creator's attachments wait. Other contexts can be told at once.
     pub(super) fn defer(&mut self, header: &Header, command: &Command<'_>, ticket: T) -> Option<T> {
         let (resource_id, command, for_all) = match *command {
             Command::ResourceUnref { resource_id } => {
@@ -131,7 +131,7 @@ impl<T> Device<T> {
         }
     }
 
-    /// Bytes and mappability of the blob that this context's worker was asked to export, if it has not answered yet.
+    /// Returns the bytes of the blob that this context's worker was asked to export, and whether it is mappable, if it has not answered yet.
     pub(crate) fn pending_export(&self, ctx_id: ContextId, resource_id: ResourceId) -> Option<(u64, bool)> {
         let resource = self.resources.get(&resource_id)?;
         match &resource.kind {
@@ -144,8 +144,8 @@ impl<T> Device<T> {
         }
     }
 
-    /// A worker exported the blob of a [`Self::pending_export`]; its memory is kept under `resource_id`, and is the piece `memory` that the worker
-    /// holds. [`Effects::blob_gone`] will tell the worker when it may free the memory, if that is `lent`, or reuse it.
+    /// A worker exported the blob of a [`Self::pending_export`]. The blob's memory is kept under `resource_id`, and is the piece `memory` that the
+    /// worker holds. [`Effects::blob_gone`] will tell the worker when it may free the memory, if the memory is `lent`, or reuse it.
     pub(crate) fn blob_exported<E: Effects<Ticket = T>>(
         &mut self,
         resource_id: ResourceId,
@@ -185,7 +185,7 @@ impl<T> Device<T> {
         }
     }
 
-    /// A successor has to be shown a blob that its predecessor has just exported, and counts as having seen it.
+    /// Shows a successor a blob that its predecessor has just exported, and counts the blob's piece as given to the successor.
     fn show_export<E: Effects<Ticket = T>>(
         &mut self,
         creator: ContextId,
@@ -275,7 +275,7 @@ impl<T> Device<T> {
         Ok(Response::OkNodata)
     }
 
-    /// Unmaps a resource if it is mapped; true if it was.
+    /// Unmaps a resource if it is mapped. Returns true if it was.
     pub(super) fn unmap<E: Effects<Ticket = T>>(
         &mut self,
         resource_id: ResourceId,
@@ -300,14 +300,14 @@ impl<T> Device<T> {
         Ok(true)
     }
 
-    /// A worker is gone or about to go, so the frontend may have no memory of it mapped any more.
+    /// A worker is gone or about to end, so the frontend must not have its memory mapped any more: unmaps these resources.
     pub(super) fn revoke<E: Effects<Ticket = T>>(
         &mut self,
         resources: impl IntoIterator<Item = ResourceId>,
         effects: &mut E,
     ) {
         for resource_id in resources {
-            // If it fails, the performer of effects has logged it, and keeps the memory if it can.
+            // If that fails, the performer of effects has logged the failure, and keeps the memory if it can.
             let seems_mapped = !matches!(self.unmap(resource_id, effects), Ok(false));
             let Some(blob) = self.blob_mut(resource_id) else { continue };
             let lent = blob.lent();

@@ -1,4 +1,4 @@
-//! From a command to its handler and from the handler's outcome to an answer.
+//! This file passes a command to its handler, and makes an answer of the handler's outcome.
 
 use super::{Device, Effects, GuestError};
 use protocol::ids::{BlobId, CapsetId, ContextId, FenceId, ResourceId, RingIdx};

@@ -36,11 +36,11 @@ pub(crate) enum Obstacle {
 pub(super) struct Successor {
     /// The owner that holds the pieces it was shown.
     pub(super) owner: Owner,
-    /// The pieces that it says it holds from its predecessor, each with a count.
+    /// The pieces that the successor says it holds from its predecessor, each with a count.
     pub(super) takes: FxHashMap<MemoryId, u64>,
-    /// The credit that it says its predecessor was granted.
+    /// The credit that the successor says its predecessor was granted.
     pub(super) credit: PerHeap<u64>,
-    /// Credit that it has given back.
+    /// The credit that the successor has given back.
     pub(super) returned: PerHeap<u64>,
 }
 
@@ -56,13 +56,13 @@ pub(crate) struct Context<T> {
     pub(super) attached: FxHashSet<ResourceId>,
     /// Fences not passed yet, per timeline in submission order.
     pub(super) timelines: BTreeMap<RingIdx, VecDeque<(FenceId, T)>>,
-    /// Resources its worker was asked to export and has not answered for.
+    /// Resources that the context's worker was asked to export, without an answer yet.
     pub(super) exporting: FxHashSet<ResourceId>,
-    /// Resources whose memory is gone with its worker.
+    /// Resources whose memory is gone when the context's worker is gone.
     pub(super) lending: FxHashSet<ResourceId>,
-    /// The successor of its worker, while there are both.
+    /// The successor of the context's worker, while both exist.
     pub(super) successor: Option<Successor>,
-    /// While its worker has no driver: the processes that hold its memory of the GPUs, which are the worker before, until it has ended, and the successor.
+    /// While its worker has no driver: the processes that hold its GPU memory, namely the worker before, until it has ended, and the successor.
     pub(super) drivers: Vec<Owner>,
     /// The worker has handed over, and takes no answers.
     pub(super) rests: bool,
@@ -90,22 +90,22 @@ impl<T> Context<T> {
         self.owner
     }
 
-    /// A worker has to be ended with this context.
+    /// Returns whether the context has a worker, which ends with it.
     pub(crate) fn has_worker(&self) -> bool {
         self.state == ContextState::Alive
     }
 
-    /// Notes a resource; false if it was attached before.
+    /// Notes a resource. Returns false if it was attached before.
     pub(crate) fn attach(&mut self, resource_id: ResourceId) -> bool {
         self.attached.insert(resource_id)
     }
 
-    /// Forgets a resource; false if it was not attached.
+    /// Forgets a resource. Returns false if it was not attached.
     pub(crate) fn detach(&mut self, resource_id: ResourceId) -> bool {
         self.attached.remove(&resource_id)
     }
 
-    /// Notes an export the worker was asked for.
+    /// Notes an export for which the worker was asked.
     pub(crate) fn export_begins(&mut self, resource_id: ResourceId) {
         self.exporting.insert(resource_id);
     }
@@ -115,12 +115,12 @@ impl<T> Context<T> {
         self.exporting.remove(&resource_id);
     }
 
-    /// Notes a resource whose memory its worker lends.
+    /// Notes a resource whose memory the context's worker lends.
     pub(crate) fn lends(&mut self, resource_id: ResourceId) {
         self.lending.insert(resource_id);
     }
 
-    /// Forgets such a resource.
+    /// Forgets a resource whose memory the context's worker lends.
     pub(crate) fn lends_no_more(&mut self, resource_id: ResourceId) {
         self.lending.remove(&resource_id);
     }
@@ -130,7 +130,7 @@ impl<T> Context<T> {
         self.timelines.entry(ring_idx).or_default().push_back((fence_id, ticket));
     }
 
-    /// Tickets of all fences up to and including the given one; empty if it is not pending.
+    /// Takes the tickets of all fences of a timeline up to and including this one; none if this fence is not pending.
     pub(super) fn signal(&mut self, ring_idx: RingIdx, fence_id: FenceId) -> Vec<T> {
         let Some(timeline) = self.timelines.get_mut(&ring_idx) else { return Vec::new() };
         let passed = timeline.iter().position(|(pending, _)| *pending == fence_id).map_or(0, |at| at + 1);
@@ -146,7 +146,7 @@ impl<T> Context<T> {
         self.timelines.iter().flat_map(of)
     }
 
-    /// The number of fences that are not passed.
+    /// Returns the number of fences that are not passed.
     pub(super) fn fences(&self) -> usize {
         self.timelines.values().map(VecDeque::len).sum()
     }

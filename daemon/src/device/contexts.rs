@@ -1,7 +1,7 @@
 //! Contexts and their fences (VIRTIO 1.3, 5.7.6.9).
 //!
-//! A context with the Venus capability set has a worker; one without any is an empty shell that the kernel's own clients need.
-//! A fence is always answered: when the worker says so, or at once when the context is lost or destroyed.
+//! A context with the Venus capability set has a worker; one without a capability set is an empty shell for clients in the guest's kernel.
+//! A fence is always answered: when the worker reports it, or at once when the context is lost or destroyed.
 
 use super::command::Outcome;
 use super::context::{Context, ContextState, Obstacle, Successor};
@@ -105,7 +105,7 @@ impl<T> Device<T> {
         Ok(Response::OkNodata)
     }
 
-    /// The contexts that a resource is attached to are shown it as it is now.
+    /// Shows a resource as it is now to the contexts to which it is attached.
     pub(super) fn show_to_attached<E: Effects<Ticket = T>>(
         &mut self,
         resource_id: ResourceId,
@@ -146,7 +146,7 @@ impl<T> Device<T> {
         effects: &mut E,
     ) -> Result<Outcome, GuestError> {
         let ctx_id = self.venus_context(header)?;
-        // A fence that names no ring is passed once the stream is executed, which is what ring 0 means.
+        // A fence that names no ring is passed once the stream is executed, and so is a fence of ring 0.
         let fence = header.fence().map(|Fence { timeline, fence_id }| match timeline {
             FenceTimeline::Global => (RingIdx::CONTEXT, fence_id),
             FenceTimeline::Ring(ring_idx) => (ring_idx, fence_id),
@@ -166,7 +166,7 @@ impl<T> Device<T> {
         self.contexts.get(&ctx_id).is_some_and(|context| context.attached.contains(&resource_id))
     }
 
-    /// Resources that a context sees, by the counted memory they show.
+    /// Returns the resources that a context sees, by the counted memory that they show.
     pub(crate) fn shown_memory(&self, ctx_id: ContextId) -> FxHashMap<MemoryId, ResourceId> {
         let attached = self.contexts.get(&ctx_id).into_iter().flat_map(|context| &context.attached);
         let shown = attached.filter_map(|resource_id| Some((self.memory_of(*resource_id)?, *resource_id)));
@@ -180,12 +180,12 @@ impl<T> Device<T> {
         }
     }
 
-    /// Returns the owner for which counts what a context asks for; what names none, or none that exists, counts for the guest's kernel.
+    /// Returns the owner for which a context's requests count; requests without an existing context count for the guest's kernel.
     pub(super) fn owner(&self, ctx_id: Option<ContextId>) -> Owner {
         ctx_id.and_then(|ctx_id| self.contexts.get(&ctx_id)).map_or(Owner::default(), Context::owner)
     }
 
-    /// The context a command names, if commands can be sent to it.
+    /// Returns the context that a command names, if commands can be sent to it.
     pub(super) fn venus_context(&self, header: &Header) -> Result<ContextId, GuestError> {
         let ctx_id = header.context().ok_or(GuestError::UnknownContext)?;
         match self.contexts.get(&ctx_id).ok_or(GuestError::UnknownContext)?.state {
@@ -195,7 +195,7 @@ impl<T> Device<T> {
         }
     }
 
-    /// Returns the context whose worker owes most answers, and how many; none if no worker owes any. Of two that owe as many, the older one.
+    /// Returns the context whose worker owes most answers, and how many; none if no worker owes any. Of two that owe equally many, it is the older.
     pub(crate) fn owes_most(&self) -> Option<(ContextId, usize)> {
         let mut owed: FxHashMap<ContextId, usize> = FxHashMap::default();
         for (ctx_id, context) in self.contexts.iter().filter(|(_, context)| context.has_worker()) {
@@ -208,8 +208,8 @@ impl<T> Device<T> {
         owed.into_iter().filter(|(_, count)| *count > 0).max_by_key(|(ctx_id, count)| (*count, age(ctx_id)))
     }
 
-    /// A worker says that a fence is passed. Answers that fence and those before it on its timeline; what is not pending is
-    /// ignored.
+    /// A worker says that a fence is passed. Answers that fence and those before it on its timeline; ignores a fence that is
+    /// not pending.
     pub(crate) fn fence_signalled<E: Effects<Ticket = T>>(
         &mut self,
         ctx_id: ContextId,
@@ -228,15 +228,15 @@ impl<T> Device<T> {
         self.contexts.get(&ctx_id).map(|context| context.open_fences().collect()).unwrap_or_default()
     }
 
-    /// Nobody may have any memory mapped that workers lend: they are about to go.
+    /// Has all memory unmapped that workers lend, because the workers are about to end.
     pub(crate) fn revoke_all<E: Effects<Ticket = T>>(&mut self, effects: &mut E) {
         let lending = self.contexts.values_mut().flat_map(|context| std::mem::take(&mut context.lending));
         let lending: Vec<_> = lending.collect();
         self.revoke(lending, effects);
     }
 
-    /// A context's worker ended or gave up. Its fences are passed, its exports are refused; what was mapped stays mapped, but for what
-    /// was lent.
+    /// A context's worker ended or gave up. Passes its fences and refuses its exports. Mapped memory stays mapped, except for memory that
+    /// the worker lent.
     pub(crate) fn context_lost<E: Effects<Ticket = T>>(&mut self, ctx_id: ContextId, effects: &mut E) {
         let Some(context) = self.contexts.get_mut(&ctx_id) else { return };
         if context.state != ContextState::Alive {
@@ -259,9 +259,9 @@ impl<T> Device<T> {
     }
 }
 
-/// A context that is handed over from its worker to a successor, which sees what the worker does.
+/// The hand-over of a context from its worker to a successor, which sees the same resources as the worker.
 impl<T> Device<T> {
-    /// Returns what is in the way of handing a context over, if something is.
+    /// Returns the obstacle to handing a context over, if there is one.
     pub(crate) fn obstacle(&self, ctx_id: ContextId) -> Option<Obstacle> {
         let Some(context) = self.contexts.get(&ctx_id) else { return Some(Obstacle::Unknown) };
         match context.state {
@@ -277,7 +277,7 @@ impl<T> Device<T> {
         self.contexts.get(&ctx_id).is_some_and(|context| !context.exporting.is_empty())
     }
 
-    /// The process of this number has a driver, and holds memory of the GPUs for a context whose worker has none.
+    /// The process of this number has a driver, and holds GPU memory for a context whose worker has no driver.
     pub(crate) fn driver_holds(&mut self, ctx_id: ContextId, number: u64) {
         if let Some(context) = self.contexts.get_mut(&ctx_id) {
             context.drivers.push(Owner(number));
@@ -291,7 +291,7 @@ impl<T> Device<T> {
         number
     }
 
-    /// Shows a successor what its context sees. From now on it is shown whatever the context's worker is.
+    /// Shows a successor the resources of its context. From now on it is shown the same resources as the context's worker.
     pub(crate) fn show_to_successor<E: Effects<Ticket = T>>(
         &mut self,
         ctx_id: ContextId,
@@ -314,14 +314,14 @@ impl<T> Device<T> {
         }
     }
 
-    /// A context's worker rests: what it has asked for and has not got is kept until it goes on, or of no use any more.
+    /// A context's worker rests: its waiting requests are kept until it goes on, or until a successor has the context.
     pub(crate) fn context_rests(&mut self, ctx_id: ContextId) {
         if let Some(context) = self.contexts.get_mut(&ctx_id) {
             context.rests = true;
         }
     }
 
-    /// The handing over of a context is called off: its worker goes on. What the successor was shown counts until its process has ended.
+    /// The hand-over of a context is called off: its worker goes on. The pieces that the successor was shown count until its process has ended.
     pub(crate) fn hand_over_ends<E: Effects<Ticket = T>>(&mut self, ctx_id: ContextId, effects: &mut E) {
         let Some(context) = self.contexts.get_mut(&ctx_id) else { return };
         context.successor = None;

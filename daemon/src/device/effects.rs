@@ -1,11 +1,11 @@
-//! This file declares the requests of the device to the world.
+//! This file declares the actions that the device asks of its surroundings.
 
 use super::error::{EffectFailed, GuestError};
 use config::{MemoryCount, MemoryId, PerHeap};
 use protocol::ids::{BlobId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{Header, Response};
 
-/// The part of a resource that a context's worker is shown.
+/// The view of a resource that a context's worker is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shown {
     /// Shared memory made by [`Effects::create_shmem`].
@@ -14,15 +14,15 @@ pub(crate) enum Shown {
     DeviceMemory {
         /// The guest can map it.
         mappable: bool,
-        /// The counted memory it is, if it can be passed on.
+        /// The counted memory behind the resource, if it can be passed on.
         memory: Option<MemoryId>,
     },
-    /// Device memory whose export is pending: shown again, or hidden, when it is answered.
+    /// Device memory whose export is pending: the resource is shown again, or hidden, when the worker has answered.
     Expected,
 }
 
 impl Shown {
-    /// The counted memory that is passed on with it.
+    /// Returns the counted memory that is passed on with the resource.
     pub(crate) fn memory(self) -> Option<MemoryId> {
         match self {
             Self::DeviceMemory { memory, .. } => memory,
@@ -39,15 +39,15 @@ pub(crate) trait Effects {
     /// Answers a command.
     fn respond(&mut self, ticket: Self::Ticket, response: Response);
 
-    /// A command is about to be answered with an error: note it for the operator.
+    /// Notes for the operator that a command is about to be answered with an error.
     fn refused(&mut self, header: &Header, error: &GuestError);
 
-    /// Starts the worker of a new context. `debug_name` is the guest's and can be anything; `worker` is for
+    /// Starts the worker of a new context. The guest chooses `debug_name`, which can be any bytes; `worker` is for
     /// [`super::Device::worker_ended`], once the process has ended.
     fn start_worker(&mut self, ctx_id: ContextId, debug_name: &[u8], worker: u64)
     -> Result<(), EffectFailed>;
 
-    /// Ends a context's worker; nothing more comes from it.
+    /// Ends a context's worker; the device gets no more messages from it.
     fn end_worker(&mut self, ctx_id: ContextId);
 
     /// Executes a stream in the context's worker. The fence is reported by [`super::Device::fence_signalled`].
@@ -58,7 +58,7 @@ pub(crate) trait Effects {
         fence: Option<(RingIdx, FenceId)>,
     ) -> Result<(), EffectFailed>;
 
-    /// Makes a zeroed memory file and gives it to a worker that asked for it with this request.
+    /// Makes a zeroed memory file, and gives it to the worker that asked for it with this request.
     fn make_memory(
         &mut self,
         ctx_id: ContextId,
@@ -67,7 +67,7 @@ pub(crate) trait Effects {
         size: u64,
     ) -> Result<(), EffectFailed>;
 
-    /// Tells a worker that its driver may allocate so many bytes, as a piece of this name if it asked for one.
+    /// Tells a worker that its driver may allocate so many bytes, as a piece of this name if the worker asked for a piece.
     fn grant_memory(&mut self, ctx_id: ContextId, request: u32, memory: Option<MemoryId>, bytes: u64);
 
     /// Tells a worker how much memory its context has and could have.
@@ -76,7 +76,7 @@ pub(crate) trait Effects {
     /// Tells a worker that its request waits until other VMs give memory up.
     fn memory_waits(&mut self, ctx_id: ContextId, request: u32);
 
-    /// Refuses a worker memory: because of this limit, or without one because it has withdrawn the request.
+    /// Refuses a worker memory, because of this limit; without a limit, the worker has withdrawn the request.
     fn refuse_memory(&mut self, ctx_id: ContextId, request: u32, limit: Option<&'static str>);
 
     /// Forgets a piece that no worker and no resource holds any more.
@@ -96,11 +96,11 @@ pub(crate) trait Effects {
         mappable: bool,
     ) -> Result<(), EffectFailed>;
 
-    /// Tells the worker of a context that a blob of its memory is gone, and mapped nowhere: of memory that it lends, or that was given to
-    /// no other worker.
+    /// Tells the worker of a context that a blob of its memory is gone, and mapped nowhere. The worker lends that memory, or it was given
+    /// to no other worker.
     fn blob_gone(&mut self, ctx_id: ContextId, memory: MemoryId);
 
-    /// Lets go of the memory kept under `resource_id`, which is not mapped, and remembers that there was some.
+    /// Lets go of the memory kept under `resource_id`, which is not mapped, and remembers that there was memory.
     fn revoke_blob(&mut self, resource_id: ResourceId);
 
     /// Lets go of the memory kept under `resource_id`, if it is still there.
@@ -109,18 +109,18 @@ pub(crate) trait Effects {
     /// Shows the memory kept under `resource_id` to a context's worker, and to the worker's successor if it was shown the context's resources.
     fn attach(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64, shown: Shown);
 
-    /// Shows it to the successor of a context's worker only.
+    /// Shows the memory kept under `resource_id` only to the successor of a context's worker.
     fn attach_to_successor(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64, shown: Shown);
 
-    /// Hides it again, from worker and successor.
+    /// Hides a resource again, from worker and successor.
     fn detach(&mut self, ctx_id: ContextId, resource_id: ResourceId);
 
-    /// Maps the memory kept under `resource_id` into the host-visible region; done when this returns.
+    /// Maps the memory kept under `resource_id` into the host-visible region, and returns when that is done.
     fn map_blob(&mut self, resource_id: ResourceId, offset: u64, size: u64) -> Result<(), EffectFailed>;
 
-    /// Unmaps it; done when this returns.
+    /// Unmaps that memory, and returns when that is done.
     fn unmap_blob(&mut self, resource_id: ResourceId, offset: u64, size: u64) -> Result<(), EffectFailed>;
 
-    /// Sixteen random bytes.
+    /// Returns sixteen random bytes.
     fn random(&mut self) -> Result<[u8; 16], EffectFailed>;
 }

@@ -1,4 +1,4 @@
-//! This file names the mistakes of a guest, the requests that it made in vain, and the answers to both.
+//! This file names the mistakes of a guest, its requests that the host could not meet, and the answers to both.
 
 use protocol::ids::{ContextId, ResourceId, ScanoutId};
 use protocol::virtio_gpu::{CommandError, ResponseType};
@@ -9,7 +9,7 @@ pub(crate) enum GuestError {
     /// The bytes are no command.
     #[error(transparent)]
     Command(#[from] CommandError),
-    /// No such context, or none was named.
+    /// There is no such context, or the command names none.
     #[error("unknown context")]
     UnknownContext,
     /// The context cannot do this: it has no worker.
@@ -21,22 +21,22 @@ pub(crate) enum GuestError {
     /// The context is lost: its worker ended or gave up.
     #[error("context {0} is lost")]
     ContextLost(ContextId),
-    /// No such resource.
+    /// There is no such resource.
     #[error("unknown resource {0}")]
     UnknownResource(ResourceId),
     /// The resource exists already.
     #[error("resource {0} exists")]
     ResourceExists(ResourceId),
-    /// No such scanout.
+    /// There is no such scanout.
     #[error("unknown scanout {0}")]
     UnknownScanout(ScanoutId),
-    /// A value that makes no sense here.
+    /// The command has a value that makes no sense here.
     #[error("invalid {0}")]
     Invalid(&'static str),
-    /// A limit of the device, by the name that users know: the option that sets it, or its own if it is fixed.
+    /// A limit of the device is reached, named as users know it: by the option that sets it, or by its own name if it is fixed.
     #[error("limit {0} reached")]
     Limit(&'static str),
-    /// The host could not do it.
+    /// The host could not carry the command out.
     #[error("the host could not do it")]
     Host,
 }
@@ -52,7 +52,7 @@ impl From<EffectFailed> for GuestError {
 }
 
 impl GuestError {
-    /// The answer on the wire.
+    /// Returns the answer on the wire.
     pub(crate) fn response(&self) -> ResponseType {
         match self {
             Self::Command(error) => error.response(),
@@ -67,7 +67,7 @@ impl GuestError {
         }
     }
 
-    /// A name for rate-limiting: the kind of error without its details.
+    /// Returns the name under which log lines are limited: the kind of error without its details.
     pub(crate) fn name(&self) -> &'static str {
         match self {
             Self::Command(CommandError::OverLimit(name)) | Self::Limit(name) => name,

@@ -1,4 +1,4 @@
-//! Memory of drivers, counted: shares, holders, and what is left when a worker has ended.
+//! Tests of the counted memory of drivers: shares, holders, and the memory that is left when a worker has ended.
 
 use super::*;
 use config::{Heap, MemoryCount, PerHeap, Wanted};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 const MIB: u64 = 1 << 20;
 
-/// Two contexts, 64 MiB of each kind of memory, and of the host's 40 for each.
+/// Two contexts, 64 MiB of each kind of memory, and at most 40 MiB of the host's memory for each context.
 fn rig() -> Rig {
     let limits = DeviceLimits {
         device_memory: 64 * MIB,
@@ -33,7 +33,7 @@ impl Rig {
         asked.remove(0)
     }
 
-    /// A memory file for a context; its number.
+    /// Makes a memory file for a context. Returns its number.
     fn pages(&mut self, ctx_id: u32, bytes: u64) -> u64 {
         match self.want(ctx_id, Wanted::Pages(bytes)) {
             Asked::Make(found, 9, memory, size) if (found, size) == (ctx_id, bytes) => memory,
@@ -46,7 +46,7 @@ impl Rig {
         self.asked()
     }
 
-    /// A blob of a context that shows a piece of it.
+    /// Makes a blob of a context that shows a piece of its memory.
     fn show(&mut self, ctx_id: u32, resource_id: u32, memory: u64) {
         self.start(header(ctx_id, None), blob(resource_id, 77, 4096));
         let (resource, memory) = (ResourceId(resource_id), Some(MemoryId(memory)));
@@ -107,7 +107,7 @@ fn a_context_has_a_limit_of_its_own() {
     assert_eq!(rig.want(1, Wanted::Pages(4096)), Asked::RefuseMemory(1, 9, "context-host-memory"));
     assert_eq!(rig.want(2, Wanted::Pages(u64::MAX)), Asked::RefuseMemory(2, 9, "host-memory"));
     rig.pages(2, 20 * MIB);
-    // What is less than a page takes a page.
+    // A request of less than a page takes a page.
     assert!(matches!(rig.want(2, Wanted::Pages(1)), Asked::Make(2, 9, _, 1)));
     assert_eq!(rig.device.memory_used(), (0, 60 * MIB + 4096));
 }
@@ -152,7 +152,7 @@ fn a_context_that_hoards_what_others_made_pays_for_it() {
     assert_eq!(rig.call(0, unref(5)), OK);
     rig.asked();
     assert_eq!((rig.give_back(1, memory), rig.host_memory()), (vec![], 30));
-    // The first has its whole share again, of what is left; the second has not.
+    // The first context has its whole share of the rest again; the second context has not.
     assert_eq!(rig.want(2, Wanted::Pages(11 * MIB)), Asked::RefuseMemory(2, 9, "context-host-memory"));
     let again = rig.pages(1, 29 * MIB);
     assert_eq!((rig.give_back(2, memory), rig.host_memory()), (vec![Asked::Forget(memory)], 29));
@@ -172,7 +172,7 @@ fn a_worker_holds_its_memory_until_its_process_has_ended() {
     rig.device.worker_ended(1, &mut rig.world);
     assert_eq!(rig.asked(), [Asked::Forget(private)]);
     assert_eq!(rig.device.memory_used(), (0, 8 * MIB));
-    // Another context under the same id owes nothing.
+    // A later context with the same id owes nothing.
     assert_eq!(rig.call(1, venus()), OK);
     rig.asked();
     rig.pages(1, 40 * MIB);
@@ -196,7 +196,7 @@ fn the_next_program_waits_for_the_memory_of_one_that_has_ended() {
     };
     assert_eq!(ask(1, credit(40, 60)), []);
     assert_eq!(ask(2, Wanted::Pages(40 * MIB)), []);
-    // What fits goes first; what would not fit then either is refused now.
+    // Requests that fit are granted first; a request that would not fit even later is refused now.
     assert_eq!(ask(3, credit(1, 1)), [Asked::Grant(1, 3, None, MIB)]);
     assert_eq!(ask(4, credit(57, 57)), [Asked::RefuseMemory(1, 4, "device-memory")]);
     assert_eq!(ask(5, Wanted::Pages(41 * MIB)), [Asked::RefuseMemory(1, 5, "host-memory")]);
@@ -223,7 +223,7 @@ fn who_waits_for_memory_and_ends_is_not_answered() {
     rig.asked();
     rig.device.worker_ended(1, &mut rig.world);
     assert_eq!(rig.asked(), []);
-    // Nobody is ending any more.
+    // No worker is ending any more.
     rig.want(1, credit(1, 1));
 }
 
@@ -271,14 +271,14 @@ fn one_program_leaves_maps_and_contexts_to_others() {
         let create = Command::CtxCreate { capset_id: CapsetId::VENUS, debug_name: name };
         (from..).take_while(|ctx_id| rig.call(*ctx_id, create) == OK).count()
     };
-    // Two are there already.
+    // Two contexts exist already.
     assert_eq!(named(&mut rig, 10, b"app"), 222);
     assert_eq!(named(&mut rig, 1000, b"other"), 28);
     assert_eq!(rig.world.refused.last(), Some(&"max-contexts"));
 }
 
 impl Rig {
-    /// Memory of the driver's of a context, lent as a blob that is mapped at `offset`; its number.
+    /// Has a context lend memory of its driver as a blob that is mapped at `offset`. Returns the piece's number.
     fn lend(&mut self, ctx_id: u32, resource_id: u32, offset: u64) -> u64 {
         let wanted = Wanted::Piece { heap: Heap::Device, bytes: 4096 };
         let Asked::Grant(_, _, Some(memory), _) = self.want(ctx_id, wanted) else { panic!("no memory") };
@@ -298,7 +298,7 @@ fn lent_memory_may_be_freed_when_its_blob_is_unmapped_and_gone() {
     let memory = rig.lend(1, 5, 0x1000);
     let resource_id = ResourceId(5);
     rig.call(2, Command::CtxAttachResource { resource_id });
-    // Nothing that could be imported.
+    // The blob shows no memory that could be imported.
     let shown = Shown::DeviceMemory { mappable: true, memory: None };
     assert_eq!(rig.asked(), [Asked::Attach(2, 5, 4096, shown)]);
     assert_eq!(rig.give_back(1, memory), [], "the blob holds it");
@@ -386,17 +386,17 @@ fn a_worker_hears_when_what_it_showed_of_its_own_is_gone_unless_others_had_it() 
         rig.call(0, unref(5));
         rig.asked().contains(&Asked::BlobGone(1, memory))
     };
-    // Another was given it, though it has it no more.
+    // Another worker was given the piece, though it does not hold it any more.
     rig.show(1, 5, memory);
     rig.call(2, Command::CtxAttachResource { resource_id });
     rig.give_back(2, memory);
     assert!(!told(&mut rig, memory));
-    // It holds it no more.
+    // The worker does not hold the piece any more.
     let memory = rig.pages(1, 4096);
     rig.show(1, 5, memory);
     rig.give_back(1, memory);
     assert!(!told(&mut rig, memory));
-    // It may still be mapped.
+    // The blob may still be mapped.
     let memory = rig.pages(1, 4096);
     rig.show(1, 5, memory);
     rig.call(0, map(5, 0x1000));
@@ -413,10 +413,10 @@ fn rings_count_until_they_end_or_their_worker_does() {
     assert_eq!(begin(&mut rig, 1), 14);
     assert_eq!(rig.device.ring_begins(ContextId(1)), Err("max-vm-rings"));
     assert_eq!(begin(&mut rig, 2), 2);
-    // What a worker says beyond what it has gives nothing back.
+    // A worker that reports more ends than it has rings gives nothing more back.
     (0..100).for_each(|_| rig.device.ring_ends(ContextId(2)));
     assert_eq!(begin(&mut rig, 2), 2);
-    // Those of a worker that is ending are nobody's hindrance.
+    // The rings of a worker that is ending hinder no other worker.
     assert_eq!((rig.call(1, Command::CtxDestroy), rig.call(1, venus())), (OK, OK));
     assert_eq!(begin(&mut rig, 1), 13);
     rig.device.worker_ended(1, &mut rig.world);
@@ -424,7 +424,7 @@ fn rings_count_until_they_end_or_their_worker_does() {
 }
 
 impl Rig {
-    /// Has a successor of context 1 shown what that sees; what it was shown.
+    /// Shows a successor the resources of context 1. Returns the calls that did so.
     fn succeed(&mut self) -> Vec<Asked> {
         let number = self.device.successor_number();
         self.device.show_to_successor(ContextId(1), number, &mut self.world);
@@ -449,12 +449,12 @@ fn a_context_that_is_handed_over_holds_what_its_successor_takes_and_was_shown() 
     let mirrored = rig.succeed();
     assert!(matches!(mirrored[..], [Asked::Mirror(1, 5, 4096, _)]), "{mirrored:?}");
     assert_eq!(rig.host_memory(), 7);
-    // Twice what it held once, and what it never held.
+    // The successor names a piece twice that the worker held once, and a piece that the worker never held.
     assert_eq!(rig.hand_over(&[taken, taken, 77]), [Asked::Forget(left)]);
     assert_eq!((rig.host_memory(), rig.device.memory_used().0), (3, 8 * MIB));
     assert_eq!(rig.give_back(1, taken), [Asked::Forget(taken)]);
     assert_eq!(rig.give_back(1, taken), []);
-    // The piece that it was shown is its own as before.
+    // The successor keeps the piece that it was shown.
     rig.call(1, Command::ResourceUnref { resource_id: ResourceId(5) });
     let asked = rig.asked();
     assert!(asked.contains(&Asked::BlobGone(1, shown)), "{asked:?}");
@@ -507,7 +507,7 @@ fn what_a_successor_gives_back_counts_only_if_it_becomes_the_worker() {
         if succeeds {
             rig.device.handed_over(one_id, &mut rig.world);
             assert_eq!(rig.asked(), [Asked::Forget(taken)]);
-            // What the blob shows stays.
+            // The piece that the blob shows stays.
             assert_eq!((rig.host_memory(), rig.device.memory_used().0), (1, 3 * MIB));
             rig.device.worker_ended(1, &mut rig.world);
             assert_eq!(rig.device.memory_used().0, 0);
@@ -608,7 +608,7 @@ fn what_waits_asks_again_only_when_something_has_come_back() {
         rig.device.room = 5 * MIB;
         rig.device.memory_wanted(ContextId(2), request, credit(10, 10), &mut rig.world);
         assert_eq!(rig.asked(), [Asked::Waits(2, request)]);
-        // It could have it if it asked.
+        // The context could have the memory if it asked.
         rig.device.room = 60 * MIB;
     };
     wait(&mut rig, 1);
@@ -621,8 +621,8 @@ fn what_waits_asks_again_only_when_something_has_come_back() {
     assert_eq!(rig.asked(), [granted(2)]);
 }
 
-/// Processor time that `times` rounds take in which what waits asks again: 100 requests of each context, while so many others are swapped out.
-/// What the machine does beside it makes single measurements longer, never shorter.
+/// Returns the processor time of `times` rounds in which 100 requests of each context ask again, while `away` other contexts are swapped out.
+/// Other work of the machine makes single measurements longer, never shorter.
 fn cost_of_asking((contexts, away): (u32, u64), times: u32) -> Duration {
     let processor_time = || {
         let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
@@ -675,7 +675,7 @@ fn a_process_with_a_driver_holds_the_memory_of_its_context_until_it_ends() {
         rig.want(1, credit(10, 10));
         let (worker, driver) = (rig.device.contexts[&ContextId(1)].owner().0, rig.device.successor_number());
         rig.device.driver_holds(ContextId(1), driver);
-        // The successor of a swap-in holds pieces by itself as soon as one is shown to it.
+        // The successor of a swap-in holds pieces itself as soon as one is shown to it.
         rig.device.pieces.workers.entry(crate::device::quota::Owner(driver)).or_default();
         ends(&mut rig);
         assert_eq!(rig.device.present_memory(), 10 * MIB, "it counts once");

@@ -1,7 +1,7 @@
 //! The virtio-gpu device as a state machine (VIRTIO 1.3, 5.7): commands and worker events in, effects out.
 //!
-//! Knows no socket, process, thread, clock or Vulkan. The device asks for actions outside through [`Effects`]; [`Device::blob_exported`] and its
-//! neighbours report their results. A command's answer is due through the command's ticket: a value the device only keeps and hands back with the
+//! This module knows no socket, process, thread, clock or Vulkan. The device asks for outside actions through [`Effects`]; [`Device::blob_exported`]
+//! and its neighbours report their results. Each command has a ticket: a value that the device only keeps, and hands back with the command's
 //! answer, exactly once.
 
 mod blob;

@@ -1,4 +1,4 @@
-//! The state of the device, and what begins and resets it.
+//! The state of the device, and the functions that make and reset it.
 
 use super::context::Context;
 use super::effects::Effects;
@@ -15,7 +15,7 @@ use rustc_hash::{FxHashMap, FxHashSet};
 /// The offer of a device, which is fixed for its life.
 #[derive(Clone, Debug)]
 pub(crate) struct DeviceOptions {
-    /// Scanouts, 0 to 16; all of them disconnected.
+    /// The number of scanouts, 0 to 16; all of them are disconnected.
     pub num_scanouts: u32,
     /// Bytes of the host-visible region.
     pub window_size: u64,
@@ -47,18 +47,18 @@ pub(crate) struct Device<T> {
     pub(super) quotas: Quotas,
     pub(super) pieces: Pieces,
     pub(super) waiting: Vec<Waiting>,
-    /// Bytes of the GPUs' memory that contexts may hold which are not swapped out.
+    /// Bytes of GPU memory that contexts which are not swapped out may hold.
     pub(super) room: u64,
-    /// The owners of which nothing is on a GPU, though memory counts for them: contexts that are swapped out, until their workers have ended.
+    /// The owners without memory on a GPU, though memory counts for them: contexts that are swapped out, until their workers have ended.
     pub(super) away: FxHashSet<Owner>,
-    /// Bytes of the GPUs' memory that processes hold which were told to end, where the quotas no longer say so: workers of a device that was reset, and
-    /// processes with a driver of contexts whose workers had none.
+    /// Bytes of GPU memory that the quotas no longer count, although processes that were told to end still hold them: workers of a device that was
+    /// reset, and processes with a driver of contexts whose workers had no driver.
     pub(super) dying: FxHashMap<Owner, u64>,
     pub(super) next_owner: u64,
 }
 
 impl<T> Device<T> {
-    /// A device as it is after power-on.
+    /// Makes a device as it is after power-on.
     pub(crate) fn new(options: DeviceOptions) -> Self {
         Self {
             contexts: FxHashMap::default(),
@@ -99,17 +99,17 @@ impl<T> Device<T> {
         }
         self.scanouts = Scanouts::new(self.options.num_scanouts);
         for owner in self.pieces.workers.keys().filter(|owner| !self.away.contains(owner)) {
-            // What a process with a driver holds for a context counts for the context's owner, and is there already.
+            // The memory that a process with a driver holds for a context counts for the context's owner, and so is in the map already.
             self.dying.entry(*owner).or_insert_with(|| self.quotas.memory.device.held(*owner));
         }
         self.away.clear();
         self.quotas = Quotas::new(&self.options);
-        // What workers that are about to end still hold counts for no quota: the VM begins anew.
+        // Memory that workers which are about to end still hold counts for no quota: the VM begins anew.
         self.pieces.clear().into_iter().for_each(|memory| effects.forget_memory(memory));
     }
 
-    /// Bounds the blobs that are mapped at a time from now on, as the frontend can hold them. If it announces each as a region of guest memory, it
-    /// has `announced` regions, those of other devices among them.
+    /// Sets how many blobs may be mapped at a time from now on, which depends on the frontend. If the frontend announces each mapping as a region of
+    /// guest memory, it has `announced` regions, those of other devices among them.
     pub(crate) fn limit_maps(&mut self, announced: Option<usize>) {
         let limits = &self.options.limits;
         let most = announced.map_or(limits.live_maps_unannounced, |regions| {
@@ -123,17 +123,17 @@ impl<T> Device<T> {
 /// Counts that only tests compare.
 #[cfg(any(test, feature = "fuzzing"))]
 impl<T> Device<T> {
-    /// Contexts alive, lost ones included.
+    /// Returns the number of contexts, lost ones included.
     pub(crate) fn contexts(&self) -> usize {
         self.contexts.len()
     }
 
-    /// Resources alive.
+    /// Returns the number of resources.
     pub(crate) fn resources(&self) -> usize {
         self.resources.len()
     }
 
-    /// Blobs mapped, as the quota counts them.
+    /// Returns the number of mapped blobs, as the quota counts them.
     pub(crate) fn live_maps(&self) -> usize {
         self.quotas.live_maps.used() as usize
     }

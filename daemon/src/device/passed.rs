@@ -1,5 +1,5 @@
-//! The device, written down for a device process of another program that serves the guest from then on, and built up there: contexts with their
-//! open fences, resources, mappings, and the memory that counts for each. The guest notices nothing.
+//! This file writes the device down for a device process of another program that serves the guest from then on, and builds it up there: contexts with
+//! their open fences, resources, mappings, and the memory that counts for each. The guest notices nothing.
 
 use super::Device;
 use super::context::{Context, ContextState};
@@ -13,10 +13,10 @@ use rustc_hash::FxHashSet;
 use serde::{Deserialize, Serialize};
 use std::collections::VecDeque;
 
-/// A device, written down. `R` is the ticket of a command, written down.
+/// A device, written down. `R` is the written form of a command's ticket.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct PassedDevice<R> {
-    /// The offer of the device, which a guest has read.
+    /// The offer of the device, which the guest has read.
     window_size: u64,
     capset: Vec<u8>,
     shown: Vec<Option<ResourceId>>,
@@ -37,7 +37,7 @@ struct PassedResource {
     size: u64,
     owner: Owner,
     uuid: Option<[u8; 16]>,
-    /// None if its memory is the guest's.
+    /// The blob; none if the resource's memory is in the guest.
     blob: Option<PassedBlob>,
 }
 
@@ -83,11 +83,11 @@ impl<T> Device<T> {
         self.resources.values().try_for_each(|resource| resource.passed_blob().map(drop))
     }
 
-    /// Writes the device down, where [`Self::may_pass_on`] allows that. `note` writes the ticket of a command down, or returns nothing if that is void.
+    /// Writes the device down, where [`Self::may_pass_on`] allows that. `note` writes a command's ticket down, or returns none if the ticket is void.
     ///
     /// # Errors
     ///
-    /// Names what another process cannot take over.
+    /// The name of the state that another process cannot take over.
     pub(crate) fn pass_on<R>(&self, note: impl Fn(&T) -> Option<R>) -> Result<PassedDevice<R>, &'static str> {
         let contexts = self.contexts.iter().map(|(id, context)| context.pass_on(*id, &note));
         let resources = self.resources.iter().map(|(id, resource)| resource.pass_on(*id));
@@ -112,12 +112,12 @@ impl<T> Device<T> {
         })
     }
 
-    /// Goes on where a device of another process was. To be called once, before anything happens. `ticket` makes the ticket of a command again: none is
-    /// made if this fails, as one that is dropped is answered.
+    /// Goes on with the state of a device of another process. The caller calls this once, before any other event. `ticket` makes a command's ticket
+    /// again; if this function fails it makes none, because a dropped ticket answers its command.
     ///
     /// # Errors
     ///
-    /// Names the difference between the two devices, or the contradiction.
+    /// The difference between the two devices, or the contradiction.
     pub(crate) fn resume<R>(
         &mut self,
         passed: PassedDevice<R>,
@@ -179,7 +179,7 @@ impl<T> Device<T> {
         self.resources.insert(id, resource).map_or(Ok(()), |_| Err(CONTRADICTION))
     }
 
-    /// Each context that lends memory knows of it: if its worker ends, the frontend unmaps that.
+    /// Notes in each context the resources that it lends: if the context's worker ends, the frontend unmaps them.
     fn resume_lending(&mut self) -> Result<(), &'static str> {
         for (id, resource) in &self.resources {
             if let Kind::HostBlob(HostBlob { state: HostBlobState::Lent(_, lender), .. }) = &resource.kind {
@@ -217,7 +217,7 @@ impl<T> Device<T> {
 }
 
 impl<R> PassedDevice<R> {
-    /// The tickets of all commands that are not answered.
+    /// Returns the tickets of all commands that are not answered.
     pub(crate) fn tickets(&self) -> impl Iterator<Item = &R> {
         let timelines = self.contexts.iter().flat_map(|context| &context.timelines);
         timelines.flat_map(|(_, fences)| fences).map(|(_, ticket)| ticket)
@@ -248,7 +248,7 @@ impl<T> Resource<T> {
         Ok(PassedResource { id, size: self.size, owner: self.owner, uuid: self.uuid, blob })
     }
 
-    /// Writes its blob down, if it has one.
+    /// Writes the blob of a resource down, if it has one.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Pieces of memory and credit that workers hold, and requests that wait for some.
+//! The pieces of memory and the credit that workers hold, and the requests that wait for either.
 
 use super::quota::Owner;
 use super::quotas::Quotas;
@@ -7,7 +7,7 @@ use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
-/// A request that waits for memory which workers that are ending hold, or for room.
+/// A request that waits for room, or for memory which ending workers hold.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(crate) struct Waiting {
     pub(super) ctx_id: ContextId,
@@ -31,7 +31,7 @@ pub(super) struct Piece {
     pub(super) heap: Heap,
     pub(super) bytes: u64,
     pub(super) holders: u64,
-    /// A worker was given it that it was not made for.
+    /// The piece was given to a worker for which it was not made.
     pub(super) shared: bool,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct Holdings {
 }
 
 impl Pieces {
-    /// Forgets everything but which names were used.
+    /// Forgets everything except which names were used.
     pub(crate) fn clear(&mut self) -> Vec<MemoryId> {
         self.workers.clear();
         self.table.drain().map(|(memory, _)| memory).collect()
@@ -60,7 +60,7 @@ impl Pieces {
         memory
     }
 
-    /// A worker was given a piece, again perhaps.
+    /// A worker was given a piece, perhaps not for the first time.
     pub(super) fn given(&mut self, memory: MemoryId, worker: Owner) {
         if let Some(piece) = self.table.get_mut(&memory) {
             piece.holders += 1;
@@ -69,7 +69,7 @@ impl Pieces {
         }
     }
 
-    /// The successor of a worker that sees a piece was given the piece. That does not share the piece, as the successor takes the worker's place.
+    /// The successor of a worker that sees a piece was given the piece. The piece does not count as shared, as the successor replaces the worker.
     pub(super) fn given_to_successor(&mut self, memory: MemoryId, successor: Owner) {
         if let Some(piece) = self.table.get_mut(&memory) {
             piece.holders += 1;
@@ -77,7 +77,7 @@ impl Pieces {
         }
     }
 
-    /// A piece that counts for one owner, if it does, counts for another.
+    /// Has a piece count for the owner `to`, if it counts for `from`.
     pub(super) fn count_for(&mut self, memory: MemoryId, from: Owner, to: Owner, quotas: &mut Quotas) {
         if let Some(piece) = self.table.get_mut(&memory).filter(|piece| piece.owner == from) {
             piece.owner = to;
@@ -93,7 +93,7 @@ impl Pieces {
         }
     }
 
-    /// A holder let go, `times` over; true if it was the last.
+    /// A holder let go of a piece, `times` times. Returns true if it was the last holder.
     pub(super) fn let_go(&mut self, memory: MemoryId, times: u64, quotas: &mut Quotas) -> bool {
         let Some(piece) = self.table.get_mut(&memory) else { return false };
         piece.holders = piece.holders.saturating_sub(times);
@@ -107,7 +107,7 @@ impl Pieces {
         true
     }
 
-    /// A worker no longer holds a piece that counts for it: the piece counts for another worker that holds it.
+    /// A worker no longer holds a piece that counts for it: from now on the piece counts for another worker that holds it.
     pub(super) fn pass_on(&mut self, memory: MemoryId, from: Owner, quotas: &mut Quotas) {
         let mut holders = self.workers.iter().filter(|(_, holdings)| holdings.pieces.contains_key(&memory));
         if let Some((&to, _)) = holders.next() {

@@ -1,8 +1,8 @@
-//! Quotas: the amounts that the contexts of a VM hold of something that is limited. Arithmetic, and nothing else.
+//! A quota counts the amounts of a limited good that the contexts of a VM hold. This file is arithmetic only.
 //!
-//! No context is promised a fixed part, since it is not known how many will come. Instead a context that takes must leave something: an owner may
-//! come to hold at most [`SHARE`] times the amount that is free afterwards. One owner alone gets seven eighths, the next seven eighths of the rest,
-//! and so on; one that comes after any number of hogs still finds some.
+//! No context is promised a fixed part, since the number of contexts to come is not known. Instead a context that takes must leave a part: an owner
+//! may come to hold at most [`SHARE`] times the amount that is free afterwards. One owner alone gets seven eighths, the next seven eighths of the
+//! rest, and so on; an owner that comes after any number of greedy ones still finds a part.
 
 use config::SHARE;
 use rustc_hash::FxHashMap;
@@ -17,19 +17,19 @@ pub(crate) struct Owner(pub u64);
 pub(crate) struct Quota {
     name: &'static str,
     total: u64,
-    /// Bound on each owner, with its name.
+    /// The bound on each owner, after the name of that limit.
     each: Option<(&'static str, u64)>,
     used: u64,
     held: FxHashMap<Owner, u64>,
 }
 
 impl Quota {
-    /// An unused quota of `total`; `name` is that of the limit.
+    /// Makes an unused quota of `total`; `name` is the name of the limit.
     pub(crate) fn new(name: &'static str, total: u64) -> Self {
         Self { name, total, each: None, used: 0, held: FxHashMap::default() }
     }
 
-    /// Makes the same with a further bound on each owner.
+    /// Returns the quota with a further bound on each owner.
     pub(crate) fn with_each(self, name: &'static str, each: u64) -> Self {
         Self { each: Some((name, each)), ..self }
     }
@@ -48,7 +48,7 @@ impl Quota {
         self.take_as_if_gone(owner, amount, &[])
     }
 
-    /// Does the same as [`Self::take`], as if the owners in `gone` had given all back: until they do, more than the total may be taken.
+    /// Does the same as [`Self::take`], as if the owners in `gone` had given all back. Until they have, more than the total may be taken.
     ///
     /// # Errors
     ///
@@ -144,7 +144,7 @@ mod tests {
     const A: Owner = Owner(1);
     const B: Owner = Owner(2);
 
-    /// Takes as much as there is to get, one by one.
+    /// Takes as much as the quota allows, one by one.
     fn hog(quota: &mut Quota, owner: Owner) -> u64 {
         while quota.take(owner, 1).is_ok() {}
         quota.held(owner)

@@ -8,7 +8,7 @@ use config::PerHeap;
 /// The quotas that contexts share. Resources and their memory count for the context that made them, even when it is gone.
 #[derive(Debug)]
 pub(super) struct Quotas {
-    /// By the name of the guest's program.
+    /// The contexts, counted by the name of the guest's program.
     pub(super) contexts: Quota,
     pub(super) resources: Quota,
     pub(super) shmem_bytes: Quota,

@@ -12,18 +12,18 @@ pub(super) struct Resource<T> {
     /// Bytes, for a blob; 0 for a 2D resource.
     pub size: u64,
     pub kind: Kind<T>,
-    /// The owner that it counts for.
+    /// The owner for which the resource counts.
     pub owner: Owner,
-    /// Assigned by RESOURCE_ASSIGN_UUID.
+    /// The UUID that RESOURCE_ASSIGN_UUID assigned.
     pub(super) uuid: Option<[u8; 16]>,
 }
 
 /// The place of a resource's memory.
 #[derive(Debug)]
 pub(super) enum Kind<T> {
-    /// In the guest.
+    /// The memory is in the guest.
     Guest,
-    /// In the host.
+    /// The memory is in the host.
     HostBlob(HostBlob<T>),
 }
 
@@ -32,7 +32,7 @@ pub(super) enum Kind<T> {
 pub(super) struct HostBlob<T> {
     pub state: HostBlobState<T>,
     pub mappable: bool,
-    /// Offset in the host-visible region, if mapped.
+    /// The offset in the host-visible region, if the blob is mapped.
     pub mapped: Option<u64>,
     /// The counted memory it shows.
     pub memory: Option<MemoryId>,
@@ -40,25 +40,25 @@ pub(super) struct HostBlob<T> {
 
 #[derive(Debug)]
 pub(super) enum HostBlobState<T> {
-    /// The worker of `creator` has not answered yet.
+    /// The worker of `creator` has not answered the export yet.
     Pending { creator: ContextId, create: Option<(Header, T)>, waiting: Vec<(Header, Command<'static>, T)> },
     /// Shared memory.
     Shmem,
-    /// Exported by the worker of this context, which may reuse the memory once it is mapped nowhere; without a context if it may still be mapped.
+    /// The worker of this context exported the memory, and may reuse it once it is mapped nowhere. There is no context if it may still be mapped.
     Exported(MapCache, Option<ContextId>),
-    /// Exported by the worker of this context, whose driver may free it, or end with it, only when it is mapped nowhere.
+    /// The worker of this context exported the memory. Its driver may free the memory, or end with it, only when the memory is mapped nowhere.
     Lent(MapCache, ContextId),
-    /// The worker that lent it is gone. The guest may not know that it is not mapped any more.
+    /// The worker that lent the memory is gone. The guest may not know that the memory is not mapped any more.
     Revoked { seems_mapped: bool },
 }
 
 impl<T> HostBlob<T> {
-    /// Notes that its memory is there.
+    /// Returns whether the blob's memory is there.
     pub(super) fn is_ready(&self) -> bool {
         !matches!(self.state, HostBlobState::Pending { .. })
     }
 
-    /// Returns the view of it that a worker is shown.
+    /// Returns the view of the blob that a worker is shown.
     pub(super) fn shown(&self) -> Shown {
         match self.state {
             HostBlobState::Pending { .. } => Shown::Expected,
@@ -66,14 +66,14 @@ impl<T> HostBlob<T> {
             HostBlobState::Exported(..) => {
                 Shown::DeviceMemory { mappable: self.mappable, memory: self.memory }
             }
-            // No other context may import it.
+            // No other context may import the memory.
             HostBlobState::Lent(..) | HostBlobState::Revoked { .. } => {
                 Shown::DeviceMemory { mappable: self.mappable, memory: None }
             }
         }
     }
 
-    /// The context whose worker lends it, and the lent piece.
+    /// Returns the context whose worker lends the memory, and the lent piece.
     pub(super) fn lent(&self) -> Option<(ContextId, MemoryId)> {
         match self.state {
             HostBlobState::Lent(_, lender) => Some((lender, self.memory?)),
@@ -81,7 +81,7 @@ impl<T> HostBlob<T> {
         }
     }
 
-    /// The context whose worker exported it, and the piece.
+    /// Returns the context whose worker exported the memory, and the piece.
     pub(super) fn exported(&self) -> Option<(ContextId, MemoryId)> {
         match self.state {
             HostBlobState::Exported(_, creator) => Some((creator?, self.memory?)),
@@ -94,19 +94,19 @@ impl<T> HostBlob<T> {
         self.memory
     }
 
-    /// Returns whether it counts as shared memory of the VM.
+    /// Returns whether the blob counts as shared memory of the VM.
     pub(super) fn is_shmem(&self) -> bool {
         matches!(self.state, HostBlobState::Shmem)
     }
 }
 
 impl<T> Resource<T> {
-    /// A new resource.
+    /// Makes a new resource.
     pub(super) fn new(size: u64, kind: Kind<T>, owner: Owner) -> Self {
         Self { size, kind, owner, uuid: None }
     }
 
-    /// The context whose worker is to export it, and the number of requests that wait for that.
+    /// Returns the context whose worker is to export the resource, and the number of requests that wait for the export.
     pub(super) fn awaits_export(&self) -> Option<(ContextId, usize)> {
         match &self.kind {
             Kind::HostBlob(HostBlob {
@@ -116,12 +116,12 @@ impl<T> Resource<T> {
         }
     }
 
-    /// The host keeps memory for it.
+    /// Returns whether the host keeps memory for the resource.
     pub(super) fn holds_blob(&self) -> bool {
         matches!(&self.kind, Kind::HostBlob(blob) if blob.is_ready())
     }
 
-    /// Returns the view of it that a worker is shown: nothing of memory in the guest.
+    /// Returns the view of the resource that a worker is shown; none if the memory is in the guest.
     pub(super) fn shown(&self) -> Option<Shown> {
         match &self.kind {
             Kind::Guest => None,

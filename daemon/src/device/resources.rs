@@ -1,4 +1,4 @@
-//! Resources (VIRTIO 1.3, 5.7.6.8): their table and the rules for all kinds of them.
+//! The table of resources (VIRTIO 1.3, 5.7.6.8), and the rules for all kinds of resources.
 //!
 //! Resources with guest memory, 2D or blob, are bookkeeping: no scanout is ever connected, so no display shows their contents.
 
@@ -54,7 +54,7 @@ impl<T> Device<T> {
         effects: &mut E,
     ) -> Result<Response, GuestError> {
         self.check_resource(resource_id)?;
-        // The guest reuses the range once this is answered.
+        // The guest may use the range again once this command is answered.
         let unmapped = self.unmap(resource_id, effects);
         self.forget_resource(resource_id, effects);
         unmapped.map(|_| Response::OkNodata)
@@ -89,7 +89,7 @@ impl<T> Device<T> {
         }
     }
 
-    /// Tells the worker whose memory a blob showed. Memory that is not lent may have been given to others.
+    /// Tells the worker whose memory a blob showed that the blob is gone. Memory that is not lent may have been given to other workers.
     fn tell_gone<E: Effects<Ticket = T>>(&self, blob: &HostBlob<T>, effects: &mut E) {
         if let Some((creator, memory)) =
             blob.exported().filter(|(creator, memory)| self.is_its_own(*creator, *memory))

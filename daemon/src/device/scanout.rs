@@ -1,4 +1,4 @@
-//! Scanouts: the resources that a driver shows on them are only noted.
+//! The scanouts: the device only notes which resources a driver shows on them.
 
 use super::GuestError;
 use protocol::ids::{ResourceId, ScanoutId};
@@ -10,7 +10,7 @@ pub(crate) struct Scanouts {
 }
 
 impl Scanouts {
-    /// `count` scanouts that show nothing.
+    /// Makes `count` scanouts that show nothing.
     pub(crate) fn new(count: u32) -> Self {
         Self { shown: vec![None; count as usize] }
     }

@@ -1,4 +1,4 @@
-//! The device with a fake world: every effect is noted, tickets are numbers, workers answer when the test says so.
+//! Tests of the device with a fake world, which notes every effect. Tickets are numbers, and workers answer when the test says so.
 
 use super::*;
 use config::{ContextLimits, DeviceLimits, MemoryCount, MemoryId, PerHeap};
@@ -221,7 +221,7 @@ impl Rig {
             .map(|(_, response)| response.clone())
     }
 
-    /// Hands a command in that is answered at once.
+    /// Hands in a command that is answered at once, and returns the answer.
     fn call(&mut self, ctx_id: u32, command: Command<'_>) -> Response {
         let ticket = self.start(header(ctx_id, None), command);
         self.answer(ticket).expect("an answer at once")
@@ -440,7 +440,7 @@ fn an_export_is_answered_when_the_worker_answers() {
     assert_eq!(rig.answer(create), Some(OK));
     assert_eq!(rig.device.pending_export(ContextId(1), ResourceId(5)), None);
     assert_eq!(rig.call(0, map(5, 0)), Response::OkMapInfo(MapCache::WriteCombined));
-    // The worker counts it as attached already.
+    // The worker counts the resource as attached already.
     assert_eq!(rig.call(1, attach(5)), OK);
     assert_eq!(rig.asked(), [Asked::Export(1, 5, 77, 8192, true), Asked::Map(5, 0, 8192)]);
 }
@@ -466,7 +466,7 @@ fn commands_on_a_pending_blob_wait_for_it_in_order() {
         rig.asked(),
         [
             Asked::Map(5, 0, 4096),
-            // The creator's worker has the resource since the export.
+            // The creator's worker has had the resource since the export.
             Asked::Detach(1, 5),
             Asked::Unmap(5, 0, 4096),
             Asked::Drop(5),
@@ -735,7 +735,7 @@ fn a_reset_forgets_everything_and_unmaps_what_the_frontend_keeps() {
     }
 }
 
-/// A small generator of numbers (xorshift), the same in every run.
+/// A small generator of numbers (xorshift), which are the same in every run.
 struct Numbers(u64);
 
 impl Numbers {

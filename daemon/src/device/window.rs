@@ -1,10 +1,10 @@
-//! The host-visible region: which ranges of it are mapped.
+//! The host-visible region, and which of its ranges are mapped.
 
 use super::GuestError;
 use protocol::ids::ResourceId;
 use std::collections::BTreeMap;
 
-/// Ranges are disjoint, page-aligned and inside the region.
+/// The mapped ranges, which are disjoint, page-aligned and inside the region.
 #[derive(Debug)]
 pub(super) struct Window {
     size: u64,
@@ -13,7 +13,7 @@ pub(super) struct Window {
 }
 
 impl Window {
-    /// An empty region of `size` bytes.
+    /// Makes an empty region of `size` bytes.
     pub(super) fn new(size: u64) -> Self {
         Self { size, ranges: BTreeMap::new() }
     }

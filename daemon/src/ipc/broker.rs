@@ -8,7 +8,7 @@ use serde::{Deserialize, Serialize};
 use std::fmt;
 
 /// The version of the messages between broker and device process. A broker of another program goes on with device processes that were started
-/// before, so it rises with each change of these messages that they do not understand.
+/// before, so the version rises with each change of these messages that such processes do not understand.
 pub const BROKER_MESSAGES: u32 = 2;
 
 /// Broker to device process.
@@ -19,7 +19,7 @@ pub enum FromBroker {
         /// The context.
         ctx_id: ContextId,
     },
-    /// A submission of this context runs for too long while others wait: it is lost, and the VM gets a strike.
+    /// A submission of this context runs for too long while others wait: the context is lost, and the VM gets a strike.
     Hung {
         /// The context.
         ctx_id: ContextId,
@@ -39,15 +39,15 @@ pub enum FromBroker {
         /// The context.
         ctx_id: ContextId,
     },
-    /// Contexts that begin from now on are placed so.
+    /// Contexts that begin from now on get this placement.
     Place {
-        /// Their GPUs.
+        /// The GPUs of these contexts.
         placement: Placement,
     },
     /// A device process of another program is to serve the frontend from now on. Descriptor: a socket between the two ([`super::ToSuccessor`]). Both
-    /// are told: the one that serves passes its state on, unless something prevents that, and ends.
+    /// processes are told: the process that serves passes its state on, unless that is impossible now, and ends.
     HandOn,
-    /// The VM's contexts may hold so much of its GPUs' memory. Answered by [`ToBroker::Room`], which also comes at each change from then on.
+    /// The VM's contexts may hold so much of its GPUs' memory. Answered by [`ToBroker::Room`], which is also sent at each change from then on.
     Room(RoomOrder),
 }
 
@@ -56,9 +56,9 @@ pub enum FromBroker {
 pub struct RoomOrder {
     /// The number of this order among those of the VM, from 1.
     pub number: u64,
-    /// Bytes. The excess that contexts hold is to be given up: they are swapped out.
+    /// Bytes that the contexts may hold. If they hold more, contexts are swapped out.
     pub most: u64,
-    /// Busy contexts are swapped out as well; otherwise only idle ones.
+    /// Busy contexts are swapped out too; otherwise only idle ones are.
     pub forced: bool,
     /// Bytes that all VMs may hold together. A request of a context that wants more is refused at once.
     pub total: u64,
@@ -70,23 +70,23 @@ pub struct RoomOrder {
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Placement(pub Vec<u8>);
 
-/// A GPU that takes another's place in a [`Placement`].
+/// A GPU that replaces another in a [`Placement`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct GpuChange {
     /// The GPU that the context is on.
     pub from: u8,
-    /// The GPU that is to take its place.
+    /// The GPU that is to replace it.
     pub to: u8,
 }
 
 impl Placement {
-    /// Every GPU of a VM where the VM has it.
+    /// Returns the placement on the GPUs that the VM's guest sees, in their order.
     #[must_use]
     pub fn own(gpus: usize) -> Self {
         Self((0..).take(gpus).collect())
     }
 
-    /// Returns the same with one GPU in another's place; nothing if that other is not there, or the new one is already.
+    /// Returns the placement with one GPU replaced; none if the placement does not have the old GPU, or has the new one already.
     #[must_use]
     pub fn changed(&self, GpuChange { from, to }: GpuChange) -> Option<Self> {
         let mut changed = self.clone();
@@ -95,7 +95,7 @@ impl Placement {
         (!self.0.contains(&to)).then_some(changed)
     }
 
-    /// The GPUs that are here and not in `other`.
+    /// Returns the GPUs that are in this placement and not in `other`.
     pub fn without<'a>(&'a self, other: &'a Self) -> impl Iterator<Item = u8> + 'a {
         self.0.iter().copied().filter(|gpu| !other.0.contains(gpu))
     }
@@ -125,14 +125,14 @@ pub enum ToBroker {
         /// The context's `debug_name`, printable.
         debug_name: String,
     },
-    /// A context comes to a GPU, at its beginning or later. Descriptor: the page of grants that its worker has too.
+    /// A context begins to use a GPU, at its start or later. Descriptor: the page of grants that its worker has too.
     ContextComes {
         /// The context.
         ctx_id: ContextId,
         /// The index of the GPU among those of [`Self::Ready`].
         gpu: u8,
     },
-    /// A context is not on a GPU any more.
+    /// A context does not use a GPU any more.
     ContextLeaves {
         /// The context.
         ctx_id: ContextId,
@@ -190,17 +190,17 @@ pub enum ToBroker {
 /// The memory of its GPUs that a VM has and wants, in bytes.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomState {
-    /// The number of the last order that it has heard, to which it keeps.
+    /// The number of the last order that the VM's device process has got, and keeps to.
     pub order: u64,
-    /// Bytes that its contexts hold, but for those that are swapped out.
+    /// Bytes that the VM's contexts hold, except for contexts that are swapped out.
     pub held: u64,
-    /// Bytes that the context lacks which has waited for longest; 0 if none waits.
+    /// Bytes that the context which has waited for longest lacks; 0 if none waits.
     pub lacks: u64,
     /// Bytes of `held` that this context holds.
     pub holds: u64,
-    /// Bytes of `held` that belong to contexts which have done nothing for a second, and could go.
+    /// Bytes of `held` that belong to contexts which have done nothing for a second, and could be swapped out.
     pub idle: u64,
-    /// Milliseconds that the context which came back last needed for that: the start of its worker, and copying. 0 if none has come back.
+    /// The time that the context which came back last took, in milliseconds: the start of its worker, and copying. 0 if none has come back.
     pub back_ms: u64,
 }
 
@@ -233,7 +233,7 @@ impl fmt::Display for RestartStage {
 pub struct RestartTook {
     /// The time for which the guest's program was paused.
     pub pause_ms: u64,
-    /// From request to end.
+    /// The time from request to end.
     pub total_ms: u64,
 }
 
@@ -246,7 +246,7 @@ pub enum Unmovable {
     BackEnd,
     /// The worker lends memory to the guest.
     Lends,
-    /// The worker is exporting memory, which is over soon. Only device processes of older programs say so.
+    /// The worker is exporting memory, which is over soon. Only device processes of older programs send this.
     Exports,
     /// The context is swapped out, and gets a worker when its program goes on.
     SwappedOut,
@@ -284,17 +284,17 @@ pub struct SharedGpu {
     pub software: bool,
     /// Bytes of its own memory.
     pub memory: u64,
-    /// PCI address as `0000:01:00.0`, if the driver tells.
+    /// PCI address as `0000:01:00.0`, if the driver reports it.
     pub pci_address: Option<String>,
     /// The look of the GPU, for programs.
     pub likeness: Likeness,
-    /// The VM's guest does not see it: contexts can be moved to it.
+    /// The VM's guest does not see this GPU, but contexts can be moved to it.
     pub spare: bool,
     /// Driver name and version for people.
     pub driver: String,
 }
 
-/// The settings that a device process came to at its start by its options and its GPUs, for operators.
+/// The settings that a device process derived at its start from its options and its GPUs, for operators.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct InForce {
     /// Bytes of the guest's window.
@@ -343,7 +343,7 @@ mod tests {
     /// The context of the samples.
     const CONTEXT: ContextId = ContextId(300);
 
-    /// A device process and a broker of another program understand each other as long as this holds.
+    /// A device process and a broker of another program understand each other as long as this test passes.
     #[test]
     fn messages_that_change_have_another_version() {
         let change = Some(GpuChange { from: 1, to: 2 });

@@ -1,4 +1,4 @@
-//! One end of the packet socket between the device process and a worker.
+//! One end of a packet socket between two processes, such as the device process and a worker.
 
 use rustix::io::Errno;
 use rustix::net::{
@@ -54,11 +54,11 @@ pub enum ReceiveError {
 }
 
 thread_local! {
-    /// Room for one packet. Making it anew for every message would cost more than receiving.
+    /// Room for one packet. A new buffer for every message would cost more than receiving.
     static PACKET: RefCell<Vec<u8>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The treatment of a message that comes without its descriptor, as this process can have no more descriptors.
+/// The treatment of a message that arrives without its descriptor because this process can have no more descriptors.
 #[derive(Clone, Copy)]
 enum Lacking {
     /// The message counts as malformed.
@@ -67,7 +67,7 @@ enum Lacking {
     Accepted,
 }
 
-/// Largest packet in bytes: the largest inline submission and room for its frame.
+/// The largest packet in bytes: the largest inline submission and room for its frame.
 const PACKET_MAX: usize = super::INLINE_SUBMIT_MAX + 1024;
 
 impl Channel {
@@ -92,7 +92,7 @@ impl Channel {
         self.send_with(&postcard::to_stdvec(message)?, fd, SendFlags::NOSIGNAL)
     }
 
-    /// Sends one message or answers [`SendError::Full`] at once.
+    /// Sends one message, or returns [`SendError::Full`] at once.
     pub fn try_send<M: Serialize>(&self, message: &M, fd: Option<BorrowedFd<'_>>) -> Result<(), SendError> {
         self.send_with(&postcard::to_stdvec(message)?, fd, SendFlags::NOSIGNAL | SendFlags::DONTWAIT)
     }
@@ -122,12 +122,12 @@ impl Channel {
         self.receive_with(RecvFlags::CMSG_CLOEXEC, Lacking::Refused)?.ok_or(ReceiveError::Closed)
     }
 
-    /// Receives one message if one is there.
+    /// Receives one message if one has arrived.
     pub fn try_receive<M: DeserializeOwned>(&self) -> Result<Option<(M, Option<OwnedFd>)>, ReceiveError> {
         self.receive_with(RecvFlags::CMSG_CLOEXEC | RecvFlags::DONTWAIT, Lacking::Refused)
     }
 
-    /// Does the same as [`Self::try_receive`]. If this process can have no more descriptors, the message comes without the one that was sent with it.
+    /// Does the same as [`Self::try_receive`]. If this process can have no more descriptors, it returns the message without its descriptor.
     pub fn try_receive_without<M: DeserializeOwned>(
         &self,
     ) -> Result<Option<(M, Option<OwnedFd>)>, ReceiveError> {
@@ -171,7 +171,7 @@ impl Channel {
         if received.bytes == 0 {
             return Err(ReceiveError::Closed);
         }
-        // The system gives none of a message's descriptors, where it has no number for the first.
+        // The kernel delivers none of a message's descriptors if it has no number for the first.
         let cut = match lacking {
             Lacking::Accepted if fds.is_empty() => ReturnFlags::TRUNC,
             Lacking::Accepted | Lacking::Refused => ReturnFlags::TRUNC | ReturnFlags::CTRUNC,
@@ -183,12 +183,12 @@ impl Channel {
     }
 }
 
-/// Returns the bytes of a message, or of something that travels in several.
+/// Returns the bytes of a message, or of a value that is sent in several messages.
 pub fn encode<M: Serialize>(message: &M) -> Result<Vec<u8>, SendError> {
     Ok(postcard::to_stdvec(message)?)
 }
 
-/// Returns the message that fills a packet, or whatever was encoded by [`encode`].
+/// Returns the message that fills a packet, or the value that [`encode`] has encoded.
 pub fn decode<M: DeserializeOwned>(packet: &[u8]) -> Result<M, ReceiveError> {
     let (message, rest) = decode_first(packet)?;
     if !rest.is_empty() {
@@ -197,7 +197,7 @@ pub fn decode<M: DeserializeOwned>(packet: &[u8]) -> Result<M, ReceiveError> {
     Ok(message)
 }
 
-/// Returns the message that bytes begin with, and the bytes behind it.
+/// Returns the message at the start of these bytes, and the bytes after it.
 pub fn decode_first<M: DeserializeOwned>(bytes: &[u8]) -> Result<(M, &[u8]), ReceiveError> {
     postcard::take_from_bytes(bytes).map_err(|_| ReceiveError::Malformed("not a message"))
 }
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(text, "pages");
     }
 
-    /// Set for the process that has no more descriptors, which is this test once more.
+    /// The environment variable of the process that has no more descriptors, which runs this test once more.
     const HAS_NO_MORE: &str = "A_MESSAGE_COMES_WITHOUT_ITS_DESCRIPTOR";
 
     #[test]

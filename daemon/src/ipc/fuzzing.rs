@@ -1,4 +1,4 @@
-//! Entry point for fuzzing messages: a hostile packet in, and a panic only where there is a bug.
+//! This file is the entry point for fuzzing messages: hostile packets come in, and a panic means a bug.
 
 use super::channel::decode;
 use super::{
@@ -8,7 +8,7 @@ use super::{
 use serde::{Serialize, de::DeserializeOwned};
 use std::fmt::Debug;
 
-/// A packet that is a message of any kind is the same message after encoding and decoding it again. Returns the number of its kinds.
+/// Checks that a packet which is a message of any kind is the same message when encoded and decoded again. Returns the number of such kinds.
 pub fn fuzz_message(packet: &[u8]) -> usize {
     let checks = [
         check::<ToDevice>,
@@ -28,8 +28,8 @@ pub fn fuzz_message(packet: &[u8]) -> usize {
 fn check<M: Serialize + DeserializeOwned + PartialEq + Debug>(packet: &[u8]) -> bool {
     let Ok(message) = decode::<M>(packet) else { return false };
     let written = postcard::to_stdvec(&message).expect("a message encodes");
-    // Numbers may come with more bytes than they need, never with fewer. But a time may come with whole seconds among its nanoseconds, which may make
-    // the number of its seconds longer by a byte.
+    // Numbers may arrive with more bytes than they need, never with fewer. But a time may arrive with whole seconds among its nanoseconds, which may
+    // make the number of its seconds longer by a byte.
     assert!(written.len() <= packet.len() + 1, "{message:?}");
     assert_eq!(decode::<M>(&written).expect("an encoded message decodes"), message);
     true

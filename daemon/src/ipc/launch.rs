@@ -1,4 +1,4 @@
-//! Messages between the device process and its launcher, which both are trusted: neither reads guest bytes for the other.
+//! The messages between the device process and its launcher. Both are trusted: neither reads guest bytes for the other.
 
 use clap::ValueEnum;
 use serde::{Deserialize, Serialize};
@@ -8,18 +8,18 @@ use std::path::PathBuf;
 /// The purpose of a child.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum ChildRole {
-    /// Serves one context.
+    /// The child serves one context.
     Worker,
-    /// Looks for GPUs.
+    /// The child looks for GPUs.
     Probe,
 }
 
 /// The host driver that a child is to load, which decides the files that the child can see and the system calls that it may make.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub enum DriverFamily {
-    /// Any driver that there is: for the probe, and for workers whose GPUs have drivers of several families.
+    /// Any driver of the host: for the probe, and for workers whose GPUs have drivers of several families.
     Any,
-    /// Runs on the processor (lavapipe).
+    /// The driver that runs on the processor (lavapipe).
     Software,
     /// Mesa's drivers of real GPUs, through render nodes.
     Mesa,
@@ -34,11 +34,11 @@ pub enum ToLauncher {
     Output,
     /// Start a child. Descriptor: the socket that becomes its channel. Always answered by one [`FromLauncher::Ended`].
     Start {
-        /// Chosen by the device process; no two live children have the same.
+        /// The child's number, chosen by the device process; no two live children have the same number.
         child: u32,
         /// The child's role.
         role: ChildRole,
-        /// The driver it is to load.
+        /// The driver that the child is to load.
         family: DriverFamily,
     },
     /// Kill a child, if it still runs, and all processes that it started.
@@ -46,10 +46,10 @@ pub enum ToLauncher {
         /// The child's number, as given at its start.
         child: u32,
     },
-    /// The process that may have mapped the kept memory from now on. Descriptor: of that process (`pidfd`); none if it is not known.
+    /// From now on this process may have the kept memory mapped. Descriptor: the process (`pidfd`); none if it is not known.
     Frontend,
-    /// Keep a descriptor, one of a set. Descriptor: that one. The launcher keeps it until it is told otherwise, and when the device process
-    /// is gone for as long as the frontend's process lives.
+    /// Keep a descriptor, as one of a set. Descriptor: the one to keep. The launcher keeps it until it is told to let go, or, if the device
+    /// process is gone, for as long as the frontend's process lives.
     Keep {
         /// The set.
         set: u64,
@@ -64,17 +64,17 @@ pub enum ToLauncher {
         /// The set.
         set: u64,
     },
-    /// The daemon is set up, with drivers of this family. From now on, tell once each when the files of these drivers, or the VM's socket file of
+    /// The daemon is set up, with drivers of this family. From now on, report once each that the files of these drivers, or the VM's socket file of
     /// [`Self::RemoveAtEnd`], have changed since the launcher started.
     Watch {
         /// The family of the drivers.
         family: DriverFamily,
     },
-    /// Remove these socket files when the device process is gone, if they are still the same. Once, before the device process hears of a guest.
+    /// Remove these socket files when the device process is gone, if they are still the same. Sent once, before the device process serves a guest.
     RemoveAtEnd {
         /// The absolute path of the VM's socket, and the device and inode of its file, if a device process has made it.
         socket: Option<(PathBuf, (u64, u64))>,
-        /// The absolute paths of others.
+        /// The absolute paths of other sockets.
         others: Vec<PathBuf>,
     },
     /// Another device process has taken these files over: remove none of them.
@@ -84,7 +84,7 @@ pub enum ToLauncher {
 /// Launcher to device process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum FromLauncher {
-    /// First message: the parts of the sandbox that cannot be had here, in words; nothing if it is complete.
+    /// The first message: the parts of the sandbox that this system does not offer, in words; none if the sandbox is complete.
     Ready {
         /// One entry for each part.
         lacks: Vec<String>,
@@ -114,18 +114,18 @@ pub enum Replaced {
     Driver(PathBuf),
     /// The socket file: no frontend can connect any more.
     Socket(PathBuf),
-    /// This program: processes that run, and those that they start, go on with the old one.
+    /// This program: running processes, and those that they start, go on with the old program.
     Program(PathBuf),
 }
 
 impl Replaced {
-    /// Returns whether it is this program, which is the same for all VMs.
+    /// Returns whether the file is this program, which is the same for all VMs.
     #[must_use]
     pub fn is_program(&self) -> bool {
         matches!(self, Self::Program(_))
     }
 
-    /// Returns the same kind of file, with the path that `change` makes of the path.
+    /// Returns the same kind of file, with its path changed by `change`.
     #[must_use]
     pub fn map_path(self, change: impl FnOnce(PathBuf) -> PathBuf) -> Self {
         match self {

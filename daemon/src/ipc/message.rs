@@ -9,33 +9,33 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use waiting::Heuristic;
 
-/// The version of the messages between a device process and its workers, and of the pages and files that they share. It rises with each change of these: a
-/// device process of another program goes on with workers of the same version only.
+/// The version of the messages between a device process and its workers, and of the pages and files that they share. It rises with each change of
+/// these: a device process of another program goes on only with workers of the same version.
 pub const WORKER_MESSAGES: u32 = 3;
 
-/// Largest SUBMIT_3D payload in bytes that travels inside a packet; a larger one comes in a sealed memfd beside it.
+/// The largest SUBMIT_3D payload in bytes that is sent inside a packet; a larger payload is sent in a sealed memfd beside the packet.
 pub const INLINE_SUBMIT_MAX: usize = 64 * 1024;
 
 /// The settings that a worker needs to know before it loads a driver; its first message.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct WorkerSetup {
-    /// The context this worker serves.
+    /// The context that this worker serves.
     pub ctx_id: ContextId,
     /// `debug_name` of the context, shown in logs and process lists; already printable.
     pub debug_name: String,
-    /// The GPUs as chosen at start-up ([`GpuInfo::choice`]), in the order in which guests see them. At least one; what their mappable
-    /// memory is made of and what their queues are for is the same.
+    /// The GPUs as chosen at start-up ([`GpuInfo::choice`]), at least one, in the order in which guests see them. All have the same
+    /// back end of mappable memory, and the same capabilities of queues.
     pub gpus: Vec<GpuChoice>,
     /// Bounds on what the guest may make this worker allocate.
     pub limits: ContextLimits,
     /// The key that pipeline caches are authenticated with.
     pub cache_key: CacheKey,
-    /// The way in which submissions pass the gates, if there are some: then [`ToWorker::Grants`] for each GPU and [`ToWorker::Doorbell`] follow.
+    /// The way in which submissions pass the gates, if there are gates: then [`ToWorker::Grants`] for each GPU and [`ToWorker::Doorbell`] follow.
     pub passage: Option<Passage>,
     /// The heuristics of waiting that are turned off.
     pub waiting_off: Vec<Heuristic>,
-    /// The worker loads no driver: it takes a context over that is swapped out, with so many bytes of contents at most, and keeps it until the
-    /// program goes on.
+    /// The worker loads no driver: it takes over a context that is swapped out, with at most so many bytes of contents, and keeps the context until
+    /// the program goes on.
     pub swapped_out: Option<u64>,
 }
 
@@ -66,10 +66,10 @@ pub enum ResourceKind {
     DeviceMemory {
         /// The guest can map it.
         mappable: bool,
-        /// The piece it is, if there is a descriptor: answered by [`ToDevice::MemoryReturned`] when it is not used any more.
+        /// The piece, if there is a descriptor: answered by [`ToDevice::MemoryReturned`] when the worker does not use it any more.
         memory: Option<MemoryId>,
     },
-    /// Device memory that is still being exported: attached again when it is there, detached when it will not be.
+    /// Device memory that is still being exported: the resource is attached again when the memory is there, or detached if the export fails.
     Expected,
 }
 
@@ -78,8 +78,8 @@ pub enum ResourceKind {
 pub enum ToWorker {
     /// First message, exactly once. Descriptor: the page that both sides share.
     Setup(Box<WorkerSetup>),
-    /// A resource became visible to the context, or what was expected is there. Descriptor: its memory, of a size that cannot
-    /// change, if there is any that the context can use.
+    /// A resource became visible to the context, or its expected memory is there. Descriptor: the resource's memory, of a size that
+    /// cannot change, if there is memory that the context can use.
     AttachResource {
         /// The resource's id.
         resource_id: ResourceId,
@@ -100,7 +100,7 @@ pub enum ToWorker {
         /// The payload if it is small.
         #[serde(with = "serde_bytes_vec")]
         inline: Vec<u8>,
-        /// Signalled once the timeline passes this point; always answered, also after an error.
+        /// The fence that is signalled once the timeline passes this point; the worker always answers it, even after an error.
         fence: Option<Fence>,
     },
     /// Export the memory object `blob_id` as a resource; answered by [`ToDevice::BlobExported`] or [`ToDevice::BlobRefused`].
@@ -110,12 +110,12 @@ pub enum ToWorker {
         resource_id: ResourceId,
         /// The memory object, never 0.
         blob_id: BlobId,
-        /// Bytes the guest will map, a multiple of 4096.
+        /// Bytes that the guest will map, a multiple of 4096.
         size: u64,
         /// The guest wants to map it.
         mappable: bool,
     },
-    /// Answer to [`ToDevice::MemoryWanted`]. Descriptor: the file, if one was wanted. Handled ahead of what came before.
+    /// Answer to [`ToDevice::MemoryWanted`]. Descriptor: the file, if one was wanted. Handled ahead of earlier messages.
     MemoryGranted {
         /// The number of the request, as in [`ToDevice::MemoryWanted`].
         request: u32,
@@ -129,80 +129,80 @@ pub enum ToWorker {
         /// The number of the request, as in [`ToDevice::MemoryWanted`].
         request: u32,
     },
-    /// Answer to [`ToDevice::BudgetWanted`]. Handled ahead of what came before.
+    /// Answer to [`ToDevice::BudgetWanted`]. Handled ahead of earlier messages.
     Budget {
         /// The number of the request, as in [`ToDevice::BudgetWanted`].
         request: u32,
         /// The memory of the context.
         memory: PerHeap<MemoryCount>,
     },
-    /// A blob of this piece that the worker exported is gone, and nobody has it mapped: sent once for each blob whose memory the driver
-    /// maps out of a device node, and must not free before; and for each of other memory that the worker holds and no other was given,
-    /// which it must not use for something else before.
+    /// A blob of this piece that the worker exported is gone, and no process has it mapped. Sent once for each blob whose memory the driver
+    /// maps out of a device node and must not free before this message. Also sent for each blob of other memory that the worker holds and
+    /// that no other worker was given: the worker must not reuse that memory before.
     BlobGone {
         /// The piece.
         memory: MemoryId,
     },
-    /// The page of grants, sent behind the set-up for each GPU in order, if submissions pass gates. Descriptor: the page.
+    /// The page of grants, sent after the set-up for each GPU in order, if submissions pass gates. Descriptor: the page.
     Grants,
-    /// The doorbell, sent behind [`Self::Grants`]. Descriptor: what to ring when the scheduler has something to look at.
+    /// The doorbell, sent after [`Self::Grants`]. Descriptor: the eventfd to ring when the page has news for the scheduler.
     Doorbell,
-    /// Write down what a successor can make before this worker rests, and go on. Handled ahead of what waits for a ring. Descriptor: the socket that it reads from, which takes
-    /// [`HandOver::Bytes`] and [`HandOver::End`]. The next [`Self::HandOver`] writes down the rest, unless [`Self::GoOn`] comes before.
+    /// Write down the objects that a successor can make before this worker rests, and go on. Handled ahead of messages that wait for a ring.
+    /// Descriptor: the socket that the successor reads from, which takes [`HandOver::Bytes`] and [`HandOver::End`]. The next [`Self::HandOver`]
+    /// writes down the rest, unless [`Self::GoOn`] comes before.
     WritePrelude {
-        /// The successor has made what was written down before: only what has come since, and what has gone, is to be written.
+        /// The successor has made the objects of the earlier parts: only objects that were made or destroyed since are to be written.
         goes_on: bool,
-        /// The successor can have memory of this worker's driver: memory that only the driver uses is written down as well, and its descriptors go along
-        /// as [`HandOver::File`]. False for the first part, as the successor does not know yet.
+        /// The successor can take over memory of this worker's driver: memory that only the driver uses is written down too, and its descriptors
+        /// are sent as [`HandOver::File`]. False for the first part, as the successor does not know yet.
         is_at_home: bool,
     },
-    /// Make what a worker writes down that goes on: comes behind the set-up, ahead of [`Self::TakeOver`], and once for each part of the
-    /// prelude. Descriptor: the socket to read from.
-    /// Answered by [`ToDevice::PreludeBuilt`], or by [`ToDevice::Lost`].
+    /// Make the objects that a worker writes down while it goes on. Sent after the set-up, ahead of [`Self::TakeOver`], and once for each
+    /// part of the prelude. Descriptor: the socket to read from. Answered by [`ToDevice::PreludeBuilt`], or by [`ToDevice::Lost`].
     BuildPrelude,
-    /// Come to rest, and write everything down for a successor. Handled ahead of what waits for a ring, and of what came behind that: such submissions and
-    /// exports are written down as well. Descriptor: the socket that it reads from, which takes [`HandOver`] messages.
+    /// Come to rest, and write everything down for a successor. Handled ahead of messages that wait for a ring, and of those after them: such
+    /// submissions and exports are written down too. Descriptor: the socket that the successor reads from, which takes [`HandOver`] messages.
     /// Answered by [`ToDevice::HandedOver`], or by [`ToDevice::Stays`] when the worker has gone on. Between this message and
-    /// [`Self::GoOn`] nothing else is sent but answers to what the worker asks for. Nothing is written before all is at rest and nothing can
-    /// be in the way any more: with the first byte the successor begins to read. A worker that stays for now is told again, with the same
-    /// socket.
+    /// [`Self::GoOn`] the device process sends only answers to the worker's requests. The worker writes nothing before all is at rest and no
+    /// obstacle is possible any more, because the successor begins to read with the first byte. A worker that stays for now is told again,
+    /// with the same socket.
     HandOver {
         /// The contents of memory that only the driver uses are to be copied: the successor cannot have the memory itself.
         copies: bool,
-        /// The successor has made what was written down as the prelude: only what has come since, and what has gone, is to be written.
+        /// The successor has made the objects of the prelude: only objects that were made or destroyed since are to be written.
         goes_on: bool,
     },
-    /// Take over from a worker whose context this is: comes behind the set-up and the resources that the context sees, and when there is
-    /// something to read. Descriptor: the socket that [`HandOver`] messages come from; its end without [`HandOver::End`] means that the
+    /// Take over from the context's worker. Sent after the set-up and the resources that the context sees, as soon as there are bytes to
+    /// read. Descriptor: the socket that delivers [`HandOver`] messages; its end without [`HandOver::End`] means that the
     /// predecessor gives up. Answered by [`ToDevice::TakenOver`], or by [`ToDevice::Lost`].
     TakeOver,
-    /// To one that has handed over: it stays the context's worker and goes on. To one that has taken over: it is, and begins. One that does
-    /// neither ignores it: a hand-over may be called off before the worker has answered [`Self::HandOver`], and this comes first then.
+    /// A worker that has handed over stays the context's worker and goes on. A worker that has taken over is the context's worker, and begins. Any
+    /// other ignores this: a hand-over may be called off before the worker has answered [`Self::HandOver`], and this message then comes first.
     GoOn,
-    /// Answer to [`ToDevice::CatchUpWanted`] and [`ToDevice::ClosingWanted`]. Handled ahead of what came before.
+    /// Answer to [`ToDevice::CatchUpWanted`] and [`ToDevice::ClosingWanted`]. Handled ahead of earlier messages.
     CaughtUp {
         /// The number of the question.
         request: u32,
     },
-    /// The answer to [`ToDevice::MemoryWanted`] comes when other VMs have given memory up, or when the broker has the wait end: it may take long.
-    /// Handled ahead of what came before.
+    /// The answer to [`ToDevice::MemoryWanted`] may take long: until other VMs have given memory up, or the broker has the wait end.
+    /// Handled ahead of earlier messages.
     MemoryWaits {
         /// The number of the request, as in [`ToDevice::MemoryWanted`].
         request: u32,
     },
-    /// Come to rest, write a checkpoint, and go on. Descriptor: the memory file that it is written into, whose size cannot
+    /// Come to rest, write a checkpoint, and go on. Descriptor: the memory file for the checkpoint, whose size cannot
     /// change. Answered by [`ToDevice::CheckpointWritten`] or [`ToDevice::NoCheckpoint`].
     WriteCheckpoint {
         /// The number of the checkpoint in the mark, from 1.
         number: u32,
     },
-    /// Note in a journal from now on what is executed behind a checkpoint. Once, ahead of the first [`Self::WriteCheckpoint`]. Descriptor: the file
-    /// (`shm::journal`).
+    /// Note in a journal from now on all that is executed after a checkpoint. Sent once, ahead of the first [`Self::WriteCheckpoint`].
+    /// Descriptor: the file (`shm::journal`).
     KeepJournal,
 }
 
 impl ToWorker {
-    /// Returns whether the message answers what a worker has asked for.
+    /// Returns whether the message answers a request of a worker.
     pub fn is_answer(&self) -> bool {
         matches!(
             self,
@@ -215,42 +215,42 @@ impl ToWorker {
     }
 }
 
-/// Worker to its successor, on a socket of their own, and [`Self::Emptied`] back. Neither trusts the other more than the guest whose context
-/// it is.
+/// Worker to its successor, on a separate socket, and [`Self::Emptied`] back. Neither trusts the other more than the guest whose context
+/// is handed over.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum HandOver {
-    /// The next memory file, or the driver's name of memory that only it uses. Descriptor: the file.
+    /// The next memory file, or the driver's export of memory that only the driver uses. Descriptor: the file or the export.
     File {
-        /// The memory that it is.
+        /// The name of the memory.
         memory: MemoryName,
     },
     /// The next bytes of the snapshot, at most [`INLINE_SUBMIT_MAX`].
     Bytes(#[serde(with = "serde_bytes_vec")] Vec<u8>),
-    /// Ahead of [`Self::End`]: contents of memory that only the driver uses follow the snapshot. Descriptor: the memory file that they pass
-    /// through, in slots one behind the other.
+    /// Ahead of [`Self::End`]: contents of memory that only the driver uses follow the snapshot. Descriptor: the memory file through which they
+    /// pass, in consecutive slots.
     Slots {
         /// The number of slots.
         count: u32,
-        /// Bytes of each: whole pages.
+        /// Bytes of each slot: whole pages.
         bytes: u64,
     },
-    /// Ahead of [`Self::End`], from the device process: what was executed behind the snapshot. Descriptor: the journal.
+    /// Ahead of [`Self::End`], from the device process: the commands executed after the snapshot. Descriptor: the journal.
     Journal {
         /// The number of the checkpoint that the snapshot is.
         number: u32,
     },
     /// The snapshot is complete.
     End,
-    /// The next bytes of contents are in the next slot; behind the last slot comes the first again.
+    /// The next bytes of contents are in the next slot; after the last slot follows the first again.
     Filled,
-    /// From the successor: it does not need the contents of the slot any more that was filled first of those that it has.
+    /// From the successor: of the filled slots that it has, it does not need the one that was filled first any more.
     Emptied,
 }
 
 /// Worker to device process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub enum ToDevice {
-    /// The loader is there, and the worker serves; sent once after [`ToWorker::Setup`]. The driver comes up with the guest's instance.
+    /// Vulkan's loader is loaded, and the worker serves; sent once after [`ToWorker::Setup`]. The driver is loaded with the guest's instance.
     Ready,
     /// Answer to [`ToWorker::ExportBlob`]. Descriptor: the pages, mappable from offset 0; none if not mappable.
     BlobExported {
@@ -258,11 +258,11 @@ pub enum ToDevice {
         resource_id: ResourceId,
         /// The way in which the guest must map it.
         map_info: MapInfo,
-        /// The piece it is; none without a descriptor.
+        /// The piece that is exported; none without a descriptor.
         memory: Option<MemoryId>,
     },
-    /// An anchor, sent ahead of blobs whose memory the driver maps out of a device node. Descriptor: something that keeps that memory alive
-    /// when the worker is gone. Anchors replace those that came before, once none are left to come.
+    /// An anchor, sent ahead of blobs whose memory the driver maps out of a device node. Descriptor: the anchor, which keeps that memory alive
+    /// when the worker is gone. New anchors replace earlier ones, once none are left to come.
     Anchor {
         /// The number of anchors that follow.
         left: u32,
@@ -280,12 +280,12 @@ pub enum ToDevice {
     RingBegins {
         /// The driver's id of the ring.
         ring: u64,
-        /// The shared memory it lies in.
+        /// The shared memory in which the ring lies.
         resource_id: ResourceId,
         /// Byte offset of its status word there, a multiple of 4.
         status: u64,
     },
-    /// A ring has ended: the driver uses its memory for something else.
+    /// A ring has ended: the guest's driver may use its memory for another purpose.
     RingEnds {
         /// The driver's id of the ring.
         ring: u64,
@@ -297,7 +297,7 @@ pub enum ToDevice {
         /// The memory that is needed.
         wanted: Wanted,
     },
-    /// The worker withdraws a [`Self::MemoryWanted`]. It is answered all the same.
+    /// The worker withdraws a [`Self::MemoryWanted`], which is answered nevertheless.
     MemoryWantedNoMore {
         /// The number of the request.
         request: u32,
@@ -307,13 +307,13 @@ pub enum ToDevice {
         /// A number for the answer, of those of [`Self::MemoryWanted`].
         request: u32,
     },
-    /// The worker does not hold a piece any more that it was given, once; one given twice is returned twice.
+    /// The worker returns a piece that it was given; it returns a piece twice that it was given twice.
     MemoryReturned {
         /// The piece's name.
         memory: MemoryId,
     },
-    /// A descriptor of memory that only the driver uses, for a successor that takes over from a checkpoint. Descriptor: what the driver exports.
-    /// More than the limit `deposits` allows are not kept, and the next checkpoint is none.
+    /// A descriptor of memory that only the driver uses, for a successor that takes over from a checkpoint. Descriptor: the driver's export.
+    /// Deposits beyond the limit `deposits` are not kept, and the next checkpoint then does not count.
     Deposits {
         /// The number of the deposit, which is new.
         id: DepositId,
@@ -330,7 +330,7 @@ pub enum ToDevice {
         /// Bytes.
         bytes: u64,
     },
-    /// A limit of the worker's own is reached; for the log.
+    /// A limit that the worker itself checks is reached; for the log.
     LimitReached {
         /// The limit's name in `config::ContextLimits`.
         limit: String,
@@ -340,24 +340,24 @@ pub enum ToDevice {
         /// For the log, in words of ours.
         reason: String,
     },
-    /// The guest asks for what `--queues` denies; for the log.
+    /// The guest asks for queues that `--queues` denies; for the log.
     Undrawn,
-    /// A command has waited for a second until a submission completes that uses what it is about; for the log.
+    /// A command has waited for a second for a submission that uses the command's object; for the log.
     Overdue {
         /// The command's name.
         command: String,
-        /// The submission cannot even begin: the command is refused.
+        /// The submission cannot even begin, so the command is refused.
         is_blocked: bool,
     },
     /// From a worker that keeps a context which is swapped out ([`WorkerSetup::swapped_out`]): a ring has a command for the driver, or
     /// messages are left.
     Wakes,
-    /// Answer to [`ToWorker::BuildPrelude`]: all of it is made.
+    /// Answer to [`ToWorker::BuildPrelude`]: all objects of this part are made.
     PreludeBuilt {
-        /// The GPUs of the context and their drivers are those of its worker: memory of its driver can be had here.
+        /// The GPUs and drivers here are those of the context's worker: this successor can take over memory of that worker's driver.
         is_at_home: bool,
     },
-    /// Answer to [`ToWorker::HandOver`]: the successor has it all, and this worker rests until it is told to go on.
+    /// Answer to [`ToWorker::HandOver`]: the successor has been sent everything, and this worker rests until it is told to go on.
     HandedOver,
     /// Answer to [`ToWorker::HandOver`]: this worker has gone on, as the context cannot be handed over.
     Stays {
@@ -366,7 +366,7 @@ pub enum ToDevice {
         /// The worker may hand over in a moment, and nothing was written to the successor.
         for_now: bool,
     },
-    /// Ahead of [`Self::TakenOver`]: some of the pieces, if they do not fit there.
+    /// Ahead of [`Self::TakenOver`]: some of the pieces, if that message has no room for all.
     TakesOver {
         /// The pieces, as in [`Self::TakenOver`].
         pieces: Vec<MemoryId>,
@@ -376,8 +376,8 @@ pub enum ToDevice {
         /// The pieces that this worker holds from its predecessor, each as often as it will return it. Those of resources that it was shown
         /// are not among them, nor those of [`Self::TakesOver`]. Rings that were taken over do not begin again.
         pieces: Vec<MemoryId>,
-        /// Bytes that its predecessor was granted for what only the driver uses, as far as this worker knows of them. What it has returned
-        /// of them is not taken off.
+        /// Bytes that the predecessor was granted for memory that only the driver uses, as far as this worker knows. The bytes that it has
+        /// returned are not subtracted.
         credit: PerHeap<u64>,
     },
     /// The context cannot go on (undecodable stream, lost device): its rings are FATAL and every fence is answered at once.
@@ -394,40 +394,40 @@ pub enum ToDevice {
         #[serde(with = "milliseconds")]
         limit: Duration,
     },
-    /// Answered by [`ToWorker::CaughtUp`] when the requests are done that the guest has sent before: what it has freed is unmapped then.
+    /// Answered by [`ToWorker::CaughtUp`] when the requests are done that the guest sent before: memory that the guest freed is then unmapped.
     CatchUpWanted {
         /// A number for the answer, of those of [`Self::MemoryWanted`].
         request: u32,
     },
-    /// Answered by [`ToWorker::CaughtUp`] when the descriptors are closed that the device process was about to close, those of deposits that were taken
-    /// back among them: the driver has that memory again.
+    /// Answered by [`ToWorker::CaughtUp`] when the device process has closed the descriptors that it was about to close, those of returned deposits
+    /// among them: the driver then has that memory again.
     ClosingWanted {
         /// A number for the answer, of those of [`Self::MemoryWanted`].
         request: u32,
     },
-    /// Answer to [`ToWorker::WriteCheckpoint`]: it is written. From then on the mark in the page that both sides share says whether it has all that
-    /// was executed.
+    /// Answer to [`ToWorker::WriteCheckpoint`]: the checkpoint is written. From then on the mark in the page that both sides share says whether the
+    /// checkpoint has all that was executed.
     CheckpointWritten {
         /// Bytes.
         bytes: u64,
-        /// Time for which commands had to wait. That in which the message lay unread does not count.
+        /// The time for which commands had to wait. Time before the worker read the message does not count.
         took: Duration,
     },
-    /// Answer to [`ToWorker::WriteCheckpoint`]: there is none.
+    /// Answer to [`ToWorker::WriteCheckpoint`]: there is no checkpoint.
     NoCheckpoint {
         /// For the log, in words of ours.
         reason: String,
-        /// There may be one as soon as the context does nothing once more.
+        /// There may be a checkpoint as soon as the context does nothing once more.
         for_now: bool,
     },
-    /// The journal fills, or is full: another checkpoint would empty it. Once for each checkpoint, or twice.
+    /// The journal fills, or is full: another checkpoint would empty it. Sent once or twice for each checkpoint.
     JournalFills,
 }
 
-/// The answer of the probe process: the GPUs in the driver's order, or why no driver could be asked.
+/// The answer of the probe process: the GPUs in the driver's order, or the reason why no driver could be asked.
 pub type ProbeReport = Result<Vec<GpuInfo>, String>;
 
-/// Byte vectors as one length and the bytes.
+/// The form of byte vectors on the wire: one length and the bytes.
 mod serde_bytes_vec {
     use serde::de::{Error, SeqAccess, Visitor};
     use serde::{Deserializer, Serializer};
@@ -455,7 +455,7 @@ mod serde_bytes_vec {
     }
 }
 
-/// Durations as 32-bit numbers of milliseconds, the unit of the status page.
+/// The form of durations on the wire: 32-bit numbers of milliseconds, the unit of the status page.
 mod milliseconds {
     use serde::{Deserialize, Deserializer, Serialize, Serializer};
     use std::time::Duration;

@@ -10,7 +10,7 @@ const RESOURCE: ResourceId = ResourceId(300);
 const FENCE: Fence = Fence { ring_idx: RingIdx(1), fence_id: FenceId(2) };
 const PIECE: MemoryId = MemoryId(3);
 
-/// A device process goes on with workers of another program as long as this holds. [`ToWorker::Setup`] comes from the program that a worker is of.
+/// A device process goes on with workers of another program as long as this test passes. A worker gets [`ToWorker::Setup`] from its own program.
 #[test]
 fn messages_of_workers_that_change_have_another_version() {
     let counts = MemoryCount { held: 4, room: 5 };

@@ -1,7 +1,7 @@
-//! Typed messages between our processes, with file descriptors.
+//! The typed messages between the processes of this project, with file descriptors.
 //!
-//! One `SOCK_SEQPACKET` socket per worker; one packet is one message in postcard encoding with at most one descriptor beside
-//! it. Both ends treat what arrives as hostile: a malformed packet ends the worker, never the device process.
+//! Each worker has one `SOCK_SEQPACKET` socket; one packet is one message in postcard encoding with at most one descriptor.
+//! Both ends treat each packet that arrives as hostile: a malformed packet ends the worker, never the device process.
 
 mod broker;
 mod channel;

@@ -1,11 +1,11 @@
-//! Messages that wait for room in a channel, in their order. A process that sends through an outbox never waits for the peer.
+//! The messages that wait for room in a channel, in their order. A process that sends through an outbox never waits for the peer.
 
 use super::channel::{Channel, SendError};
 use serde::Serialize;
 use std::collections::VecDeque;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 
-/// Messages for one peer that had no room in its channel yet.
+/// The messages for one peer that had no room in its channel yet.
 #[derive(Debug)]
 pub struct Outbox<M> {
     waiting: VecDeque<(M, Option<OwnedFd>)>,
@@ -13,14 +13,14 @@ pub struct Outbox<M> {
 
 /// A bound on the messages that wait. Several outboxes may share it.
 pub trait Bound<M> {
-    /// A message is to wait behind `before` others of its outbox.
+    /// Counts a message that is to wait after `before` others of its outbox.
     ///
     /// # Errors
     ///
     /// The name of the limit that is reached.
     fn take(&mut self, before: usize, message: &M, has_file: bool) -> Result<(), &'static str>;
 
-    /// A message waits no more.
+    /// Takes a message that waits no more out of the count.
     fn give_back(&mut self, message: &M, has_file: bool);
 }
 
@@ -31,7 +31,7 @@ pub struct AtMost(pub &'static str, pub usize);
 /// The reason why a message was neither sent nor kept.
 #[derive(Debug, thiserror::Error)]
 pub enum OutboxError {
-    /// The peer does not read what it is sent, and no more of it may wait.
+    /// The peer does not read its messages, and no more of them may wait.
     #[error("limit {0} reached: the peer does not read what it is sent")]
     Limit(&'static str),
     /// The message cannot be sent, now or later.
@@ -56,7 +56,7 @@ impl<M> Outbox<M> {
         self.waiting = VecDeque::new();
     }
 
-    /// Forgets the messages that wait, and gives back what they took.
+    /// Forgets the messages that wait, and gives back what they took from the bound.
     pub fn give_back(&mut self, bound: &mut impl Bound<M>) {
         self.waiting.drain(..).for_each(|(message, file)| bound.give_back(&message, file.is_some()));
     }
@@ -95,7 +95,7 @@ impl<M> Outbox<M> {
         self.waiting.iter().map(|(message, file)| (message, file.as_ref().map(AsFd::as_fd)))
     }
 
-    /// Takes the messages out that are `wanted`, in their order.
+    /// Takes out the messages that are `wanted`, in their order.
     #[must_use]
     pub fn take_if(&mut self, wanted: impl Fn(&M) -> bool) -> Self {
         let (taken, left) = self.waiting.drain(..).partition(|(message, _)| wanted(message));
@@ -103,7 +103,7 @@ impl<M> Outbox<M> {
         Self { waiting: taken }
     }
 
-    /// Takes over what waits in another outbox, behind what waits here. Both have the same bound.
+    /// Appends the messages that wait in another outbox. Both outboxes have the same bound.
     pub fn append(&mut self, other: &mut Self) {
         self.waiting.append(&mut other.waiting);
     }
@@ -114,7 +114,7 @@ impl<M: Serialize> Outbox<M> {
     ///
     /// # Errors
     ///
-    /// Why neither could be done.
+    /// The reason why the message was neither sent nor kept.
     pub fn send(
         &mut self,
         channel: &Channel,
@@ -131,7 +131,7 @@ impl<M: Serialize> Outbox<M> {
         self.keep(message, fd, bound).map_err(OutboxError::Limit)
     }
 
-    /// Sends what waits, as far as there is room.
+    /// Sends the messages that wait, as far as there is room.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! The options that bound how long submissions run, and the penalty for one that runs longer. Their defaults depend on the VM's GPUs.
+//! The options that bound the time of submissions, and the penalty for a submission that runs longer. Their defaults depend on the VM's GPUs.
 
 use config::HangLimits;
 use config::time;
@@ -32,7 +32,7 @@ pub struct Hangs {
 }
 
 impl Hangs {
-    /// Returns the limits of a VM. `software`: all of its GPUs are software drivers.
+    /// Returns the limits of a VM. With `software`, all of its GPUs are software drivers.
     #[must_use]
     pub fn limits(&self, software: bool) -> HangLimits {
         let usual = HangLimits::of(software);

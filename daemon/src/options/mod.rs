@@ -1,8 +1,8 @@
 //! The options of one VM: on the command line of a daemon of one VM, in the table of a VM in the file of several, and on the way from the broker to
 //! the VM's device process. Each is defined once, with its help and its spelling.
 //!
-//! `quotas` bound what a guest takes, `hangs` how long it may take, `confinement` is that of the processes; `values` has the spelling of values.
-//! Limits whose defaults depend on the VM's GPUs have them in the crate `config`.
+//! `quotas` bounds the memory and objects of a guest, `hangs` the time of its submissions, `confinement` is the sandbox of the processes, and
+//! `values` has the spelling of values. Defaults that depend on the VM's GPUs are in the crate `config`.
 
 mod confinement;
 mod hangs;
@@ -154,11 +154,11 @@ pub enum Switch {
 pub struct Start {
     /// The options of the VM.
     pub options: VmOptions,
-    /// Contexts hold no memory of the GPUs before the broker says how much.
+    /// Contexts hold no memory of the GPUs before the broker tells the amount that they may hold.
     pub awaits_room: bool,
-    /// The control group that the broker made for the VM, if it makes some.
+    /// The control group that the broker made for the VM, if it makes groups.
     pub group: Option<VmGroup>,
-    /// Another device process serves the VM's frontend, and this one is to follow it.
+    /// Another device process serves the VM's frontend, and this one is its successor.
     pub follows: bool,
 }
 
@@ -167,7 +167,7 @@ pub struct Start {
 pub struct VmGroup {
     /// The group's path.
     pub path: PathBuf,
-    /// The limits on workers where the VM's options set none: its part of what there is for all VMs.
+    /// The limits on workers if the VM's options set none: the VM's part of the amounts for all VMs.
     pub part: GroupLimits,
 }
 
@@ -184,11 +184,11 @@ impl VmOptions {
         Self::augment_args(Command::new("vhost-user-vulkan").no_binary_name(true))
     }
 
-    /// Reads options as a command line has them.
+    /// Reads options in the form of a command line.
     ///
     /// # Errors
     ///
-    /// An option does not exist or has another value than it may.
+    /// An option does not exist, or has a value that is not allowed.
     pub fn of_words(
         words: impl IntoIterator<Item = impl Into<OsString> + Clone>,
     ) -> Result<Self, clap::Error> {
@@ -199,7 +199,7 @@ impl VmOptions {
     ///
     /// # Errors
     ///
-    /// Says which options cannot stand together.
+    /// The options that cannot stand together.
     pub fn check(&self) -> Result<(), String> {
         let gpus = self.gpu.len().max(1) + self.spare_gpu.len();
         if gpus > GPUS_MAX {
@@ -217,7 +217,7 @@ impl VmOptions {
         }
     }
 
-    /// The protections chosen.
+    /// Returns the chosen protections.
     #[must_use]
     pub fn protection(&self) -> Protection {
         Protection {
@@ -228,7 +228,7 @@ impl VmOptions {
         }
     }
 
-    /// Returns whether guests shall map the GPU's own memory: not if programs shall change their worker, which they cannot once they have.
+    /// Returns whether guests shall map the GPU's own memory. They shall not if programs are to change their worker, which mapping prevents.
     #[must_use]
     pub fn maps_device_memory(&self) -> bool {
         let changes_workers = self.movable
@@ -247,7 +247,7 @@ impl VmOptions {
         Some(time).filter(|time| !time.is_zero())
     }
 
-    /// Returns who may connect at the socket's path, as the permissions and the group of the socket.
+    /// Returns the permissions and the group of the socket, which say who may connect at its path.
     #[must_use]
     pub fn socket_access(&self) -> Access {
         let usual = Access::of_group(self.socket_group.map(|Group(number)| number));

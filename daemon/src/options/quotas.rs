@@ -87,7 +87,7 @@ pub struct Quotas {
 }
 
 impl Quotas {
-    /// The limits of the VM and of each context, without those on memory of GPUs, which are not known yet.
+    /// Returns the limits of the VM and of each context, without those on memory of GPUs, which are not known yet.
     #[must_use]
     pub fn limits(&self) -> (DeviceLimits, ContextLimits) {
         let (vm, context) = (DeviceLimits::default(), ContextLimits::default());
@@ -117,7 +117,7 @@ impl Quotas {
         (device, context)
     }
 
-    /// Bounds the memory of GPUs that have `all` bytes together. Returns the bytes that the VM may have of them, if that is bounded.
+    /// Bounds the memory of GPUs that have `all` bytes together. Returns the bytes of this memory that the VM may have, if they are bounded.
     pub fn bound_device_memory(
         &self,
         all: u64,
@@ -131,8 +131,8 @@ impl Quotas {
         of_vm
     }
 
-    /// The bytes of private memory that one worker may have, if they are bounded. `is_grouped`: a control group limits the workers of a VM, of
-    /// which programs may have this much host memory.
+    /// Returns the bytes of private memory that one worker may have, if they are bounded. With `is_grouped`, a control group limits the VM's workers.
+    /// `host_memory` is the host memory that the VM's programs may have.
     #[must_use]
     pub fn worker_data(&self, is_grouped: bool, host_memory: u64) -> Option<u64> {
         let usual = (!is_grouped).then(|| host_memory.saturating_add(DRIVERS_OWN));
@@ -146,7 +146,7 @@ impl Quotas {
     }
 }
 
-/// Memory of its own that a driver needs in a worker, in bytes, at the very least: thread stacks and a compiler are the most of it.
+/// The least private memory that a driver needs in a worker, in bytes. Most of it is for thread stacks and a compiler.
 const DRIVERS_OWN: u64 = 2 << 30;
 
 fn three_quarters_of_memory() -> u64 {

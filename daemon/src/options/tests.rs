@@ -1,4 +1,4 @@
-//! The values of options, their defaults, and what follows from them.
+//! Tests of the values of options, of their defaults, and of the settings that follow from them.
 
 use super::*;
 use config::{HangLimits, size};

@@ -10,7 +10,7 @@ use std::time::Duration;
 /// Bytes of the longest path that Linux takes (`PATH_MAX`).
 pub const PATH_BYTES: usize = 4096;
 
-/// Returns a parser for the values of a type, by their names. The help of the option explains each; the names have no help of their own.
+/// Returns a parser for the values of a type, by their names. The help of the option explains each name; the names have no help of their own.
 pub fn words<T: ValueEnum + Clone + Send + Sync + 'static>() -> impl TypedValueParser<Value = T> {
     let all = T::value_variants().iter().filter_map(T::to_possible_value);
     let names = all.map(|value| value.help(None::<&'static str>));
@@ -65,10 +65,10 @@ pub fn group(text: &str) -> Result<Group, String> {
     outside::group(text).map(Group).map_err(|error| error.to_string())
 }
 
-/// Smallest and largest region.
+/// The sizes of the smallest and the largest window.
 const WINDOW_SIZES: std::ops::RangeInclusive<u64> = 1 << 20..=WINDOW_MAX;
 
-/// Reads the size of the host-visible region.
+/// Reads the size of the window.
 pub(super) fn window_size(text: &str) -> Result<u64, String> {
     let size = size(text)?;
     if !WINDOW_SIZES.contains(&size) || !size.is_power_of_two() {

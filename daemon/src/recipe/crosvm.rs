@@ -1,4 +1,4 @@
-//! crosvm's option. Its memory is always shared.
+//! crosvm's option. crosvm always shares the guest's memory.
 
 use super::{Unfit, word};
 use std::path::Path;
@@ -7,7 +7,7 @@ use std::path::Path;
 ///
 /// # Errors
 ///
-/// The path would have to be.
+/// The path would have to be quoted.
 pub fn crosvm(socket: &Path) -> Result<String, Unfit> {
     Ok(format!("--vhost-user gpu,socket={}", word(socket)?))
 }

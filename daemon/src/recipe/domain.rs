@@ -1,4 +1,4 @@
-//! A whole libvirt domain, as `virsh dumpxml` prints it, with the device added: everything else stays as it is written.
+//! A whole libvirt domain, as `virsh dumpxml` prints it, with the device added: all the rest of the text stays as it is.
 
 use super::libvirt::{ACCESS, NAMESPACE, SOURCE, arguments, commandline, memory_backing};
 use super::{Unfit, neighbours, qemu};
@@ -43,7 +43,7 @@ pub struct Given {
     pub advice: Vec<String>,
 }
 
-/// Returns the domain with the device at `socket`; unchanged if it has the device. Private memory is made shared. `window` is that of
+/// Returns the domain with the device at `socket`; unchanged if it has the device. Private memory is made shared. `window` is as for
 /// [`super::qemu()`].
 ///
 /// # Errors
@@ -92,7 +92,7 @@ pub fn with_gpu(text: &str, socket: &Path, window: u64) -> Result<Given, DomainE
     Ok(Given { domain: edited(text, edits), advice: old.into_iter().chain(others).collect() })
 }
 
-/// The domain's type of machine, if the domain names one.
+/// Returns the domain's type of machine, if the domain names one.
 fn machine<'a>(domain: Node<'a, '_>) -> Option<&'a str> {
     child(child(domain, "os")?, "type")?.attribute("machine")
 }
@@ -104,7 +104,7 @@ fn advice_for(machine: &str) -> String {
     )
 }
 
-/// Returns whether a type of machine has no PCI Express: for x86 all but q35 (`pc-i440fx-9.2`, `pc`, `isapc`, `microvm`).
+/// Returns whether a type of machine has no PCI Express: for x86 these are all but q35 (`pc-i440fx-9.2`, `pc`, `isapc`, `microvm`).
 fn lacks_pci_express(machine: &str) -> bool {
     let is_old = machine == "pc" || machine.starts_with("pc-") && !machine.starts_with("pc-q35");
     is_old || ["isapc", "microvm"].contains(&machine)
@@ -122,10 +122,10 @@ fn child<'a, 'input>(
     node.children().find(|child| child.has_tag_name(name))
 }
 
-/// Text that takes the place of a part of the document.
+/// A text that replaces a part of the document.
 struct Edit(Range<usize>, String);
 
-/// Returns the changes that have the guest's memory shared with the daemon: in a file without a name, unless it is in a file already.
+/// Returns the changes that share the guest's memory with the daemon: the memory gets an unnamed file, unless it is in a file already.
 fn shared_memory(text: &str, domain: Node<'_, '_>, memory: Node<'_, '_>) -> Vec<Edit> {
     let Some(backing) = child(domain, "memoryBacking") else {
         let end = memory.range().end;
@@ -148,7 +148,7 @@ fn shared_memory(text: &str, domain: Node<'_, '_>, memory: Node<'_, '_>) -> Vec<
     edits
 }
 
-/// Lines before the end of an element.
+/// Returns the edit that puts lines before the end of an element.
 fn append(text: &str, node: Node<'_, '_>, lines: &str) -> Edit {
     let range = node.range();
     let element = &text[range.clone()];
@@ -165,13 +165,13 @@ fn append(text: &str, node: Node<'_, '_>, lines: &str) -> Edit {
     }
 }
 
-/// The name of an element as it is written, with its prefix.
+/// Returns the name of an element as it is written, with its prefix.
 fn raw_name<'a>(text: &'a str, node: Node<'_, '_>) -> &'a str {
     let element = &text[node.range().start + 1..];
     &element[..element.find(|c: char| c.is_whitespace() || c == '/' || c == '>').unwrap_or(element.len())]
 }
 
-/// The text with edits of parts that do not overlap.
+/// Returns the text with edits of parts that do not overlap.
 fn edited(text: &str, mut edits: Vec<Edit>) -> String {
     edits.sort_by_key(|Edit(range, _)| range.start);
     let mut result = text.to_owned();
@@ -199,7 +199,7 @@ mod tests {
         given.map(|given| given.domain).map_err(|error| error.to_string())
     }
 
-    /// Adds the device, and checks that every part is there once, and that a second call adds nothing.
+    /// Adds the device, and checks that the result has every part once, and that a second call adds nothing.
     #[track_caller]
     fn added(text: &str) -> String {
         let result = add(text).unwrap();

@@ -1,19 +1,19 @@
-//! The parts of a libvirt domain (`formatdomain`): memory that is shared, and arguments that libvirt passes on to QEMU; and the rules
-//! that its confinement of QEMU needs.
+//! The parts of a libvirt domain (`formatdomain`): shared memory, and arguments that libvirt passes on to QEMU. Also the rules that libvirt's
+//! confinement of QEMU needs.
 
 use super::{Unfit, qemu, word};
 use std::path::Path;
 
-/// The namespace of arguments that are passed on.
+/// The namespace of the arguments that libvirt passes on.
 pub(super) const NAMESPACE: &str = "http://libvirt.org/schemas/domain/qemu/1.0";
 pub(super) const SOURCE: &str = "<source type='memfd'/>";
 pub(super) const ACCESS: &str = "<access mode='shared'/>";
 
-/// Returns the parts of a domain for `virsh edit`, as an XML document whose comments say where each part goes. `window` is that of [`super::qemu()`].
+/// Returns the parts of a domain for `virsh edit`, as an XML document whose comments say where each part goes. `window` is as for [`super::qemu()`].
 ///
 /// # Errors
 ///
-/// The path cannot be in it as it is.
+/// The path cannot be used in the text unchanged.
 pub fn libvirt(socket: &Path, window: u64) -> Result<String, Unfit> {
     Ok(format!(
         "<!-- For `virsh edit`. The first line of the domain gets the attribute xmlns:qemu. -->\n\
@@ -26,17 +26,17 @@ pub fn libvirt(socket: &Path, window: u64) -> Result<String, Unfit> {
     ))
 }
 
-/// The element that has the guest's memory shared.
+/// Returns the element that makes the guest's memory shared.
 pub(super) fn memory_backing() -> String {
     format!("  <memoryBacking>\n    {SOURCE}\n    {ACCESS}\n  </memoryBacking>\n")
 }
 
-/// The element with arguments for QEMU.
+/// Returns the element with arguments for QEMU.
 pub(super) fn commandline(socket: &Path, window: u64) -> Result<String, Unfit> {
     Ok(format!("  <qemu:commandline>\n{}  </qemu:commandline>\n", arguments(socket, window)?))
 }
 
-/// The arguments alone.
+/// Returns the arguments alone.
 pub(super) fn arguments(socket: &Path, window: u64) -> Result<String, Unfit> {
     Ok(qemu::device_behind_others(socket, window)?
         .iter()
@@ -44,11 +44,11 @@ pub(super) fn arguments(socket: &Path, window: u64) -> Result<String, Unfit> {
         .collect())
 }
 
-/// Returns advice for an administrator where libvirt confines QEMU: libvirt does not know of sockets in arguments that it passes on.
+/// Returns advice for an administrator whose libvirt confines QEMU: libvirt does not know the sockets in arguments that it passes on.
 ///
 /// # Errors
 ///
-/// The path cannot be in it as it is.
+/// The path cannot be used in the text unchanged.
 pub fn confinement(socket: &Path) -> Result<String, Unfit> {
     let path = word(socket)?;
     Ok(format!(

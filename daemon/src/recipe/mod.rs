@@ -1,6 +1,6 @@
-//! Recipes: the text that gives a VM its GPU when it is pasted into its definition: QEMU's arguments (`qemu`), libvirt's XML (`libvirt`, and `domain`
-//! for a whole definition, with advice about its other devices from `neighbours`), crosvm's option (`crosvm`). Knows no files and no broker: it makes
-//! a text from a socket's path and a size.
+//! Recipes: the text that gives a VM its GPU when an operator pastes it into the VM's definition: QEMU's arguments (`qemu`), libvirt's XML
+//! (`libvirt`, and `domain` for a whole definition, with advice about its other devices from `neighbours`), crosvm's option (`crosvm`). This module
+//! knows no files and no broker: it makes a text from a socket's path and a size.
 
 mod crosvm;
 mod domain;
@@ -24,15 +24,15 @@ const MEMORY: &str = "vhost-user-vulkan-memory";
 /// The reason why no text can be given for a socket's path.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Unfit {
-    /// The path has a character that a shell, or the program that reads the text, takes for something else.
+    /// The path has a character to which a shell, or the program that reads the text, gives another meaning.
     #[error("{0}: give the VM a socket-path of letters, digits and /._-:@+= only")]
     Character(&'static str),
-    /// The path is not absolute, so that it depends on where a program is started.
+    /// The path is not absolute, so its meaning depends on the folder in which a program is started.
     #[error("the socket's path is relative: give the VM one that begins with /")]
     Relative,
 }
 
-/// Returns the path as a word that neither a shell nor a list of options takes apart.
+/// Returns the path as a word that neither a shell nor a list of options splits.
 fn word(path: &Path) -> Result<&str, Unfit> {
     let text = path.to_str().ok_or(Unfit::Character("the socket's path is not UTF-8"))?;
     let plain = |c: char| c.is_alphanumeric() || "/._-:@+=".contains(c);

@@ -39,7 +39,7 @@ pub(super) fn advice(domain: Node<'_, '_>) -> Vec<&'static str> {
     NEIGHBOURS.iter().filter(has).map(|neighbour| neighbour.advice).collect()
 }
 
-/// The attribute of a device's child.
+/// Returns the attribute of a device's child.
 fn of_child<'a>(device: Node<'a, '_>, child: &str, attribute: &str) -> Option<&'a str> {
     device.children().find(|node| node.has_tag_name(child))?.attribute(attribute)
 }

@@ -1,4 +1,4 @@
-//! QEMU's arguments. QEMU 11.1 and newer attach any vhost-user device with a window by `vhost-user-test-device-pci`.
+//! QEMU's arguments. QEMU 11.1 and newer attach any vhost-user device with a window through `vhost-user-test-device-pci`.
 
 use super::{CHARDEV, DEVICE_ID, MEMORY, PORT_ID, Unfit, word};
 use std::path::Path;
@@ -12,23 +12,23 @@ const PROPERTIES: [(&str, Value<'_>); 4] = [
     ("vq_size", Value::Number(1024)),
     ("config_size", Value::Number(16)),
 ];
-/// A port of its own, from which the device can be unplugged while the VM runs. That is necessary when the daemon was started anew below a VM. The
-/// number of a chassis must be another one than those of the VM's other ports; libvirt counts its own from 1.
+/// A port of its own, from which the device can be unplugged while the VM runs. This is necessary when the daemon was started anew under a running
+/// VM. The chassis number must differ from those of the VM's other ports; libvirt counts its own from 1.
 const PORT: (&str, [(&str, Value<'_>); 2]) =
     ("pcie-root-port", [("id", Value::Word(PORT_ID)), ("chassis", Value::Number(240))]);
-/// Suspend to memory resets the device, which neither stock guests nor QEMU 11.1 survive; so the firmware does not offer it. Only QEMU's machines
-/// for x86-64 have the switch.
+/// Suspend to memory resets the device, which neither stock guests nor QEMU 11.1 survive, so the firmware does not offer suspend to memory. Only
+/// QEMU's machines for x86-64 have the switch.
 const NO_SUSPEND: &[&str] =
     if cfg!(target_arch = "x86_64") { &["-global", "ICH9-LPC.disable_s3=1"] } else { &[] };
-/// The smallest window, in bytes, for which OVMF finds no place by itself on a machine with 40 address bits. It is told to leave twice as much.
+/// The smallest window, in bytes, for which OVMF finds no place by itself on a machine with 40 address bits. OVMF is told to leave twice as much.
 pub const OVMF_LARGE: u64 = 128 << 30;
 
-/// Returns the arguments for a VM of `memory` bytes, separated by spaces: none needs to be quoted. `window` is the size of the window in bytes, if a
-/// large one has to be announced to the firmware.
+/// Returns the arguments for a VM of `memory` bytes, separated by spaces: none needs to be quoted. `window` is the size of the window in bytes, which
+/// is announced to the firmware if it is large.
 ///
 /// # Errors
 ///
-/// The path would have to be.
+/// The path would have to be quoted.
 pub fn qemu(socket: &Path, memory: u64, window: u64) -> Result<String, Unfit> {
     let size = size(memory);
     let arguments = [
@@ -42,13 +42,13 @@ pub fn qemu(socket: &Path, memory: u64, window: u64) -> Result<String, Unfit> {
     Ok(arguments.into_iter().chain(device(socket, window, plain)?).collect::<Vec<_>>().join(" "))
 }
 
-/// The arguments for the device alone, behind those of libvirt. QEMU makes devices that are described in JSON, as libvirt's are, after all
-/// others; described otherwise this one would take a PCI address that libvirt has given to one of its own.
+/// Returns the arguments for the device alone, which come after those of libvirt. QEMU makes devices that are described in JSON, as libvirt's are,
+/// after all others. Described in another way, this device would take a PCI address that libvirt has given to one of its own devices.
 pub(super) fn device_behind_others(socket: &Path, window: u64) -> Result<Vec<String>, Unfit> {
     device(socket, window, json)
 }
 
-/// The arguments for the device alone, described in one of two ways.
+/// Returns the arguments for the device alone, described in one of two ways.
 fn device(
     socket: &Path,
     window: u64,
@@ -77,7 +77,7 @@ enum Value<'a> {
     Word(&'a str),
 }
 
-/// A device as QEMU's command line describes it.
+/// Returns a device in the plain form of QEMU's command line.
 fn plain(driver: &str, properties: &[(&str, Value<'_>)]) -> String {
     let property = |(name, value): &(&str, Value<'_>)| match value {
         Value::Number(number) => format!(",{name}={number}"),
@@ -86,7 +86,7 @@ fn plain(driver: &str, properties: &[(&str, Value<'_>)]) -> String {
     driver.to_owned() + &properties.iter().map(property).collect::<String>()
 }
 
-/// A device in JSON.
+/// Returns a device in JSON.
 fn json(driver: &str, properties: &[(&str, Value<'_>)]) -> String {
     let property = |(name, value): &(&str, Value<'_>)| match value {
         Value::Number(number) => format!(r#","{name}":{number}"#),
@@ -95,12 +95,12 @@ fn json(driver: &str, properties: &[(&str, Value<'_>)]) -> String {
     format!(r#"{{"driver":"{driver}"{}}}"#, properties.iter().map(property).collect::<String>())
 }
 
-/// Returns whether an argument makes such a device, described in whichever way.
+/// Returns whether an argument makes such a device, described in either way.
 pub(super) fn is_device(argument: &str) -> bool {
     argument.starts_with(DEVICE) || argument.starts_with('{') && argument.contains(DEVICE)
 }
 
-/// A size as QEMU reads it.
+/// Returns a size as QEMU reads it.
 fn size(bytes: u64) -> String {
     let units = [(30, "G"), (20, "M"), (10, "K")];
     let unit = units.into_iter().find(|(shift, _)| bytes != 0 && bytes.trailing_zeros() >= *shift);

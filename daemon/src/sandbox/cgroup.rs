@@ -1,10 +1,9 @@
-//! Control groups of version 2 (kernel: `admin-guide/cgroup-v2.rst`), so that memory and threads of the machine that the workers of a VM take are
-//! taken from that VM alone.
+//! Control groups of version 2 (kernel: `admin-guide/cgroup-v2.rst`). If the workers of a VM use up memory or threads, that VM alone lacks them.
 //!
-//! Below the group that the system *delegates* to the daemon lie `broker` and `vm-NAME` for each VM, or nothing of these for a daemon of
-//! one VM; and below a VM's group `device` with the device process and its launcher, and `workers` with everything that a guest can make
-//! grow. Only `workers` is limited, so no limit hits a process that serves others. Processes never lie beside groups, which the kernel
-//! forbids. This file knows no VMs and no contexts: groups have names.
+//! Below the group that the system *delegates* to the daemon lie `broker` and a group `vm-NAME` for each VM; a daemon of one VM has neither. Below a
+//! VM's group lie `device` with the device process and its launcher, and `workers` with everything that a guest can make grow. Only `workers` is
+//! limited, so no limit hits a process that serves others. A group that has groups below has no processes, because the kernel forbids that. This file
+//! knows no VMs and no contexts: groups have names.
 
 use clap::ValueEnum;
 use doctor::control_groups::{self, Mount};
@@ -15,19 +14,19 @@ use std::io::{self, Write};
 use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 
-/// `--cgroup`: whether the group that the daemon was started in is divided.
+/// `--cgroup`: whether the daemon divides the group that it was started in.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum, Serialize, Deserialize)]
 pub enum CgroupMode {
-    /// If it is marked as delegated, as systemd does with `Delegate=`.
+    /// The daemon divides the group if it is marked as delegated, as by systemd's `Delegate=`.
     #[default]
     Auto,
-    /// The group is divided, or the daemon does not start.
+    /// The daemon divides the group, or does not start.
     On,
-    /// The group is left alone.
+    /// The daemon leaves the group alone.
     Off,
 }
 
-/// A group that this process may divide, and has left for one below it.
+/// A group that this process may divide, and has left for a group below.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Delegated {
     path: PathBuf,
@@ -43,22 +42,22 @@ pub struct GroupLimits {
     pub tasks: Option<u64>,
 }
 
-/// The controllers that limits are made with.
+/// The controllers that set limits.
 const CONTROLLERS: &[&str] = &["memory", "pids", "cpu"];
 /// The extended attributes that mark groups which may be divided: systemd sets the first for every user, older versions the second for root.
 const MARKS: &[&str] = &["user.delegate", "trusted.delegate"];
-/// Below a VM's group, the one of its device process and launcher.
+/// The group below a VM's group that holds its device process and launcher.
 pub const DEVICE: &str = "device";
 const WORKERS: &str = "workers";
 /// The part of the memory, one of this many, that is kept for the broker and device processes.
 const MEMORY_RESERVE: u64 = 16;
 /// Processes and threads that are kept for the broker and for each VM's device process and launcher.
 const TASKS_RESERVE: u64 = 16;
-/// Processes and threads of a VM's workers if nothing else is said.
+/// Processes and threads of a VM's workers if no option sets it.
 const TASKS: u64 = 16_384;
 
 impl GroupLimits {
-    /// Returns these limits where there are some, and `others` elsewhere.
+    /// Returns these limits, and those of `others` where these have none.
     #[must_use]
     pub fn or(self, others: &Self) -> Self {
         Self { memory: self.memory.or(others.memory), tasks: self.tasks.or(others.tasks) }
@@ -95,11 +94,11 @@ impl Delegated {
         }
     }
 
-    /// Finds the group that this process may divide, and moves it, alone, into `leaf` below that.
+    /// Finds the group that this process may divide, and moves the process, which must be alone there, into `leaf` below.
     ///
     /// # Errors
     ///
-    /// The reason why there is none, and a remedy.
+    /// The reason why there is no such group, and a remedy.
     pub fn claim(mode: CgroupMode, leaf: &str) -> Result<Self, String> {
         if mode == CgroupMode::Off {
             return Err("--cgroup=off".into());
@@ -114,7 +113,7 @@ impl Delegated {
         let around = own.parent().filter(|parent| is_marked(parent) && has_one_group(parent));
         match (around, mode) {
             _ if is_marked(&own) => Ok(own),
-            // Where systemd was told to start it in a group of its own (DelegateSubgroup=).
+            // Systemd has started the process in a group of its own (DelegateSubgroup=).
             (Some(parent), _) => Ok(parent.to_owned()),
             (None, CgroupMode::On) => Ok(own),
             (None, _) => Err(format!("{} is not delegated", own.display())),
@@ -145,12 +144,12 @@ impl Delegated {
         &self.path
     }
 
-    /// Controllers that were not delegated, which therefore limit nothing.
+    /// Returns the controllers that were not delegated, which therefore limit nothing.
     pub fn lacks(&self) -> &[String] {
         &self.lacks
     }
 
-    /// Returns the limits of all groups below together: the least of this group's limits and those above it.
+    /// Returns the limits of all groups below together: the least of this group's limits and those of the groups above.
     pub fn available(&self) -> GroupLimits {
         let least = |name: &str| {
             let levels = self.path.ancestors();
@@ -159,8 +158,8 @@ impl Delegated {
         GroupLimits { memory: least("memory.max"), tasks: least("pids.max") }
     }
 
-    /// Returns the limits of each VM that has none of its own, given those that the others have: an equal part of the available amounts, less a
-    /// reserve for the processes that serve the VMs, and seven eighths of the machine's memory at most.
+    /// Returns the limits of each VM without own limits, given the own limits of all VMs: an equal part of the available amounts, less a reserve for
+    /// the processes that serve the VMs, and at most seven eighths of the machine's memory.
     pub fn part_of_each(&self, own: &[GroupLimits]) -> GroupLimits {
         let GroupLimits { memory, tasks } = self.available();
         let memory = part(memory.map(|all| all - all / MEMORY_RESERVE), own.iter().map(|own| own.memory));
@@ -174,7 +173,7 @@ impl Delegated {
         }
     }
 
-    /// The group of a VM, made if it is not there.
+    /// Returns the group of a VM, and makes it if it does not exist.
     ///
     /// # Errors
     ///
@@ -183,7 +182,7 @@ impl Delegated {
         make(&self.path, name)
     }
 
-    /// Removes a group and those in it, if no process is left there. Returns whether it is gone.
+    /// Removes a group and the groups in it, if no process is left there. Returns whether the group is gone.
     pub fn remove(&self, name: &str) -> bool {
         let group = self.path.join(name);
         for folder in [group.join(DEVICE), group.join(WORKERS), group] {
@@ -193,7 +192,7 @@ impl Delegated {
     }
 }
 
-/// Returns the part of `all` for each of those that have no limit of their own. It is at least 1, because the kernel reports too small a limit better
+/// Returns the part of `all` for each VM that has no limit of its own. The part is at least 1, because the kernel reports too small a limit better
 /// than a refusal here would.
 fn part(all: Option<u64>, own: impl Iterator<Item = Option<u64>> + Clone) -> Option<u64> {
     let left = own.clone().flatten().fold(all?, u64::saturating_sub);
@@ -201,7 +200,7 @@ fn part(all: Option<u64>, own: impl Iterator<Item = Option<u64>> + Clone) -> Opt
     Some(left.checked_div(without).unwrap_or(0).max(1))
 }
 
-/// Gives a group its part of the processor's time beside others, 1 to 10000.
+/// Sets the weight of a group's processor time against other groups, 1 to 10000.
 ///
 /// # Errors
 ///
@@ -210,7 +209,7 @@ pub fn set_weight(group: &Path, weight: u32) -> io::Result<()> {
     write(group, "cpu.weight", weight)
 }
 
-/// Moves this process, which has started no other, into the `device` group of a VM, and makes its group of workers, which is returned. If the
+/// Moves this process, which has started no other, into the `device` group of a VM, and makes and returns its group of workers. If the
 /// process `follows` another, whose workers may be in the group, no limit of the group is lowered.
 ///
 /// # Errors
@@ -245,12 +244,12 @@ fn limit_in(group: &Path, file: &str) -> io::Result<u64> {
 pub struct WorkerGroup {
     processes: File,
     events: Option<File>,
-    /// Processes that the kernel has ended for lack of memory, as far as that was told.
+    /// The number of kills for lack of memory that were reported.
     told: u64,
 }
 
 impl WorkerGroup {
-    /// Opens it.
+    /// Opens the group.
     ///
     /// # Errors
     ///
@@ -262,7 +261,7 @@ impl WorkerGroup {
         Ok(group)
     }
 
-    /// Moves the calling process there, which has one thread.
+    /// Moves the calling process, which has one thread, into the group.
     ///
     /// # Errors
     ///
@@ -285,12 +284,12 @@ impl WorkerGroup {
     }
 }
 
-/// The count of `oom_kill` in a file of events.
+/// Returns the count of `oom_kill` in a file of events.
 fn kills(events: &str) -> u64 {
     events.lines().find_map(|line| line.strip_prefix("oom_kill ")?.trim().parse().ok()).unwrap_or(0)
 }
 
-/// Makes this process, and those that it starts, the first to go when memory runs out: a worker is one guest's program, and processes that serve
+/// Makes the kernel kill this process, and those that it starts, first when memory runs out: a worker is one guest's program, and processes that serve
 /// others are spared. Any process may raise this number.
 ///
 /// # Errors
@@ -306,7 +305,7 @@ pub(super) fn go_first() -> io::Result<()> {
 /// The amount added to `oom_score_adj`: a worker counts as if it also held half of the machine's memory.
 const GO_FIRST: i32 = 500;
 
-/// The group of this process, as a folder.
+/// Returns the folder of this process' group.
 fn own_group() -> io::Result<PathBuf> {
     let groups = fs::read_to_string("/proc/self/cgroup")?;
     let mounts = fs::read_to_string("/proc/self/mountinfo")?;
@@ -323,7 +322,7 @@ fn is_marked(group: &Path) -> bool {
     })
 }
 
-/// A group that a service manager has made for one process. Others may belong to a process that divides them.
+/// Returns whether a group has one group below, as a service manager makes it. Another group may belong to a process that divides it.
 fn has_one_group(parent: &Path) -> bool {
     let entries = fs::read_dir(parent).into_iter().flatten().flatten();
     entries.filter(|entry| entry.file_type().is_ok_and(|kind| kind.is_dir())).count() == 1
@@ -341,7 +340,7 @@ fn enter(group: &Path) -> io::Result<()> {
     write(group, "cgroup.procs", std::process::id())
 }
 
-/// Lets groups below this one have limits; answers with the controllers that cannot be had.
+/// Lets groups below this one have limits; returns the controllers that are missing.
 fn pass_on_controllers(group: &Path) -> io::Result<Vec<String>> {
     let present = read(group, "cgroup.controllers")?;
     let mut lacks = Vec::new();
@@ -362,7 +361,7 @@ fn read(group: &Path, name: &str) -> io::Result<String> {
 
 fn write(group: &Path, name: &str, value: impl Display) -> io::Result<()> {
     let path = group.join(name);
-    // Opened and never created: a file that is missing is no file of a group.
+    // Opened and never created: a missing file is no file of a group.
     let file = File::options().write(true).open(&path);
     let written = file.and_then(|mut file| file.write_all(value.to_string().as_bytes()));
     written.map_err(|error| failed(&path, &error))
@@ -407,7 +406,7 @@ mod tests {
             assert_eq!(limit_in(&workers, "pids.max").unwrap(), 9);
             limit_in(&workers, "memory.max").unwrap()
         };
-        // The values are equally long, as an ordinary file keeps the bytes behind a write.
+        // The values are equally long, because an ordinary file keeps the bytes behind a write.
         assert_eq!(after("200", Some(100), true), 200);
         assert_eq!(after("200", Some(300), true), 300);
         assert_eq!(after("max", Some(300), true), u64::MAX);

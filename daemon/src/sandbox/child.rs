@@ -1,4 +1,4 @@
-//! The start of one child by the launcher: the steps between fork and exec.
+//! The start of one child process by the launcher: the steps between fork and exec.
 
 use super::cgroup::{self, WorkerGroup};
 use super::isolation::{Isolation, PARTS};
@@ -42,8 +42,8 @@ const FAMILIES: &[DriverFamily] =
     &[DriverFamily::Any, DriverFamily::Software, DriverFamily::Mesa, DriverFamily::Nvidia];
 
 impl Program {
-    /// This program, or the one at `path`, for children in this group, each with at most so many bytes of private memory. Tries out which parts of
-    /// the isolation work here.
+    /// Sets up this program, or the one at `path`, for children in this group, each with at most so many bytes of private memory. Tries out which
+    /// parts of the isolation work here.
     pub fn new(
         path: Option<PathBuf>,
         options: Options,
@@ -81,7 +81,7 @@ impl Program {
         Ok(Self { file, options, log_level, isolation, lacks, families, data, group })
     }
 
-    /// Returns the parts of the sandbox that cannot be had here, one entry for each.
+    /// Returns the parts of the sandbox that this system lacks, one entry for each.
     pub fn lacks(&self) -> Vec<String> {
         self.lacks.clone()
     }
@@ -114,7 +114,7 @@ impl Program {
 impl Surroundings {
     fn new(family: DriverFamily, confined: bool) -> io::Result<Self> {
         let policy = Policy::of(family).map_err(io::Error::other)?;
-        // A child's standard error is not the journal's: only the device process writes there.
+        // A child's standard error does not go to the journal: only the device process writes there.
         let all = || std::env::vars_os().filter(|(name, _)| name != JOURNAL_STREAM);
         let kept = if confined { policy.environment() } else { all().collect() };
         let pair = |(mut name, value): (OsString, OsString)| {
@@ -127,7 +127,7 @@ impl Surroundings {
     }
 }
 
-/// The whole isolation, or as much of it as this system allows; missing parts are named with the reason.
+/// Returns the whole isolation, or the parts that this system allows; names missing parts with the reason.
 fn find_isolation(view: &View, lacks: &mut Vec<String>) -> Isolation {
     let none = Isolation::none();
     let all = PARTS.iter().fold(none, |isolation, (_, part)| isolation.with(*part));
@@ -143,7 +143,7 @@ fn find_isolation(view: &View, lacks: &mut Vec<String>) -> Isolation {
     })
 }
 
-/// Sends a copy of this process there and back.
+/// Tries the isolation out on a copy of this process.
 fn try_out(isolation: Isolation, view: &View, filter: bool) -> io::Result<()> {
     let (mut reader, writer) = io::pipe()?;
     let pid = match sys::fork(isolation.at_birth())? {
@@ -174,7 +174,7 @@ fn try_out(isolation: Isolation, view: &View, filter: bool) -> io::Result<()> {
 }
 
 /// Starts a child in a process group of its own, with a channel, and with a socket for its output; the child is killed when the launcher ends. The
-/// reader tells, at its end, how it went ([`reported`]).
+/// returned reader has, at its end, the report of the start ([`reported`]).
 pub(super) fn start(
     program: &Program,
     role: ChildRole,
@@ -194,7 +194,7 @@ pub(super) fn start(
     }
 }
 
-/// Goes through all steps; returns only if one fails.
+/// Goes through all steps; returns only if a step fails.
 fn become_child(
     program: &Program,
     surroundings: &Surroundings,
@@ -204,9 +204,9 @@ fn become_child(
 ) -> io::Error {
     let Program { file, isolation, options, data, group, .. } = program;
     let prepare = || {
-        // The standard streams here are the daemon's. No process of a guest may have those: not for a moment in a namespace with the program.
+        // The standard streams here are the daemon's. No process of a guest may have them, not even for a moment in a namespace with the program.
         sys::print_to(output.as_fd())?;
-        // Before the new root hides the file systems that this needs.
+        // Done before the new root hides the file systems that these steps need.
         if let Some(group) = group {
             group.enter().map_err(|error| io::Error::other(format!("its control group: {error}")))?;
         }
@@ -217,7 +217,7 @@ fn become_child(
         if options.sandbox != SandboxMode::None {
             isolation.enter(&surroundings.view)?;
         }
-        // After the user has changed, as that change clears the setting.
+        // Set after the user has changed, because that change clears the setting.
         set_parent_process_death_signal(Some(Signal::KILL))?;
         if isolation.namespaces.contains(UnshareFlags::NEWPID)
             && let sys::Fork::Parent(pid) = sys::fork(UnshareFlags::empty()).map_err(no_process)?
@@ -244,14 +244,14 @@ fn no_process(error: io::Error) -> io::Error {
     ))
 }
 
-/// The life of the first process of a namespace: signals do not end such a process as they end others, so the program runs in a second one. When this
-/// one ends the kernel kills all other processes in the namespace.
+/// Lives as the first process of a namespace. Signals do not end such a process as they end others, so the program runs in a second process. When the
+/// first process ends, the kernel kills all others in the namespace.
 fn represent(program: Pid, writer: &PipeWriter, options: &Options) -> ! {
     sys::close_all_but(writer.as_fd());
     if options.seccomp == SeccompMode::Kill
         && let Ok(Policy { syscalls, .. }) = Policy::of_init()
     {
-        // A filter that cannot be had is named when the launcher begins.
+        // The launcher names a missing filter when it begins.
         let _ = seccomp::confine(&syscalls, SeccompMode::Kill);
     }
     loop {
@@ -269,7 +269,7 @@ fn represent(program: Pid, writer: &PipeWriter, options: &Options) -> ! {
     }
 }
 
-/// In the form of `wait`.
+/// Returns a status in the form of `wait`.
 pub(super) fn wait_status(status: &rustix::process::WaitIdStatus) -> i32 {
     match (status.exit_status(), status.terminating_signal()) {
         (Some(code), _) => (code & 0xff) << 8,
@@ -283,7 +283,7 @@ const FAILED: u8 = b'f';
 const ENDED: u8 = b'e';
 
 fn report(mut writer: PipeWriter, kind: u8, what: &[u8]) {
-    // A zero ends it, for the first process of a namespace reports after the program that it stands for. A report that is not read is not needed.
+    // A zero ends the report, because the first process of a namespace reports after the program. A report that is not read is not needed.
     let _ = writer.write_all(&[&[kind], what, &[0]].concat());
 }
 

@@ -1,7 +1,7 @@
-//! The way of a fresh process into isolation: namespaces of its own, a root of its own, a user without rights.
+//! The steps of a fresh process into isolation: namespaces of its own, a root of its own, a user without rights.
 //!
-//! With the right to administrate the system, everything is set up before the process becomes the user nobody; it can then show files that only root
-//! may look up. Without it, a user namespace comes first and gives the right to the rest; the process stays the user that it was.
+//! With the right to administrate the system, the process sets up everything before it becomes the user nobody. It can then show files that only root
+//! may look up. Without this right, a user namespace comes first and gives the right to the rest; the process stays the user that it was.
 
 use super::policy::{Use, View};
 use super::{root, seal, sys};
@@ -42,7 +42,7 @@ pub(super) const PARTS: &[(&str, UnshareFlags)] = &[
 ];
 
 impl Isolation {
-    /// Returns no isolation at all.
+    /// Returns an isolation without parts.
     pub(super) fn none() -> Self {
         let privileged =
             capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::SYS_ADMIN));
@@ -50,7 +50,7 @@ impl Isolation {
         Self { namespaces: UnshareFlags::empty(), root: false, privileged, user, group }
     }
 
-    /// With further parts.
+    /// Adds a part.
     #[must_use]
     pub(super) fn with(mut self, part: UnshareFlags) -> Self {
         self.namespaces |= part;
@@ -58,20 +58,20 @@ impl Isolation {
         self
     }
 
-    /// The namespaces that a process must be born into.
+    /// Returns the namespaces that a process must be born into.
     pub(super) fn at_birth(&self) -> UnshareFlags {
         let born = UnshareFlags::NEWPID;
         self.namespaces & if self.privileged { born } else { born | UnshareFlags::NEWUSER }
     }
 
-    /// Goes into the rest. The calling process was born into [`Self::at_birth`], has one thread, and comes out of this without any
+    /// Enters the other parts. The calling process was born into [`Self::at_birth`], has one thread, and returns without any
     /// capability.
     ///
     /// # Errors
     ///
     /// The system refuses; the message names the step.
     pub(super) fn enter(&self, view: &View) -> io::Result<()> {
-        // Opened before, as no path leads to it from the new root.
+        // Opened first, because no path leads there from the new root.
         let itself =
             openat(CWD, "/proc/self", OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
         if !self.privileged && self.namespaces.contains(UnshareFlags::NEWUSER) {
@@ -96,7 +96,7 @@ impl Isolation {
     }
 }
 
-/// Gives up the user for one that owns nothing; the groups that own device nodes of the view stay. Capabilities stay, too, for the next step.
+/// Becomes a user that owns nothing, but keeps the groups that own device nodes of the view. Keeps capabilities, too, for the next step.
 fn become_nobody(view: &View) -> io::Result<()> {
     let devices = view.shown.iter().filter(|part| part.used == Use::Device);
     let closed =
@@ -113,7 +113,7 @@ fn become_nobody(view: &View) -> io::Result<()> {
     Ok(set_capabilities(None, sets)?)
 }
 
-/// Maps one user and one group into the namespace of users that the process is in, under their own numbers. `itself` is its folder in
+/// Maps one user and one group into the user namespace of the process, under their own numbers. `itself` is the folder of the process in
 /// `/proc`.
 fn map_identity(itself: &OwnedFd, user: Uid, group: Gid) -> io::Result<()> {
     // The process owns its files in /proc only if it is dumpable.

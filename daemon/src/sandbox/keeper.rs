@@ -1,7 +1,7 @@
 //! Descriptors that the launcher keeps for the device process, which may be killed.
 //!
-//! They keep memory alive that a frontend may have mapped (see `serve::blobs::lenders`). A launcher that was not told to let go of them keeps them
-//! until the frontend's process has ended: then no process has it mapped.
+//! The descriptors keep memory alive that a frontend may have mapped (see `serve::blobs::lenders`). Unless the launcher is told to release them, it
+//! keeps them until the frontend's process has ended: then no process has the memory mapped.
 
 use rustix::event::{PollFd, PollFlags, poll};
 use std::os::fd::OwnedFd;
@@ -20,7 +20,7 @@ struct Set {
     number: u64,
     fds: Vec<OwnedFd>,
     frontend: Option<Arc<OwnedFd>>,
-    /// The frontend's end is waited for.
+    /// The launcher waits for the frontend's end.
     waits: bool,
 }
 
@@ -45,7 +45,7 @@ impl Keeper {
         self.sets.retain(|set| set.number != number);
     }
 
-    /// Keeps a set until the frontend's process has ended, if that can be known.
+    /// Keeps a set until the frontend's process has ended, if the process is known; otherwise closes the set.
     pub(super) fn keep_on(&mut self, number: u64) {
         if let Some(set) = self.sets.iter_mut().find(|set| set.number == number) {
             set.waits = true;
@@ -53,7 +53,7 @@ impl Keeper {
         self.sets.retain(|set| !set.waits || set.frontend.is_some());
     }
 
-    /// Processes whose end is waited for: readable then.
+    /// Returns the processes whose end the launcher waits for: they are readable then.
     pub(super) fn awaited(&self) -> impl Iterator<Item = &OwnedFd> {
         self.sets.iter().filter(|set| set.waits).filter_map(|set| set.frontend.as_deref())
     }
@@ -66,7 +66,7 @@ impl Keeper {
         });
     }
 
-    /// The device process is gone: waits for the end of every process that may have something mapped.
+    /// Waits, as the device process is gone, for the end of every process that may have memory mapped.
     pub(super) fn wait_for_all(mut self) {
         let numbers: Vec<_> = self.sets.iter().map(|set| set.number).collect();
         numbers.into_iter().for_each(|number| self.keep_on(number));
@@ -94,7 +94,7 @@ mod tests {
         (child, pidfd_open(pid, PidfdFlags::empty()).unwrap())
     }
 
-    /// A descriptor, and another that tells whether it is open.
+    /// Returns a descriptor, and another that shows whether the first is open.
     fn kept() -> (OwnedFd, OwnedFd) {
         let (watched, kept) = pipe_with(PipeFlags::CLOEXEC).unwrap();
         (kept, watched)

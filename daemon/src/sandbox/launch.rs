@@ -19,9 +19,9 @@ use std::time::{Duration, Instant};
 #[derive(Debug)]
 pub struct Launcher {
     channel: Channel,
-    /// The parts of the sandbox that cannot be had here.
+    /// The parts of the sandbox that this system lacks.
     lacks: Vec<String>,
-    /// The process, if this one has started it.
+    /// The launcher's process, if this process has started it.
     process: Option<Mutex<Child>>,
 }
 
@@ -32,7 +32,7 @@ pub struct Ended {
     pub child: u32,
     /// The status of the process, or the reason why it was not started.
     pub status: Result<ExitStatus, String>,
-    /// The kernel killed it, because the workers' control group has no memory left.
+    /// The kernel killed the child, because the workers' control group has no memory left.
     pub out_of_memory: bool,
 }
 
@@ -51,8 +51,8 @@ pub enum FromChildren {
 const PATIENCE: Duration = Duration::from_secs(10);
 
 impl Launcher {
-    /// Starts it for the VM of this name, with this program (or the one in `exe`) for its children, which go into the control group `workers`
-    /// if there is one. To be called by the main thread.
+    /// Starts a launcher for the VM of this name. Its children run this program (or the one in `exe`) in the control group `workers`,
+    /// if one is given. Only the main thread may call this.
     ///
     /// # Errors
     ///
@@ -93,19 +93,19 @@ impl Launcher {
         Ok(launcher)
     }
 
-    /// A launcher that a test plays at the other end of `channel`.
+    /// Returns a launcher that a test plays at the other end of `channel`.
     #[cfg(any(test, feature = "fuzzing"))]
     pub fn played(channel: Channel) -> io::Result<Self> {
         let process = Some(Mutex::new(std::process::Command::new("/bin/true").spawn()?));
         Ok(Self { channel, lacks: Vec::new(), process })
     }
 
-    /// A launcher that another device process has started, which leaves it to this one. It ends when this is dropped, with its children.
+    /// Takes over the launcher that another device process has started. The launcher ends, with its children, when the returned value is dropped.
     pub fn inherited(channel: OwnedFd) -> Self {
         Self { channel: Channel::from_socket(channel), lacks: Vec::new(), process: None }
     }
 
-    /// Returns the parts of the sandbox that cannot be had on this system, one entry for each.
+    /// Returns the parts of the sandbox that this system lacks, one entry for each.
     pub fn lacks(&self) -> &[String] {
         &self.lacks
     }
@@ -154,7 +154,7 @@ impl Launcher {
         self.send(&ToLauncher::Frontend, process.map(AsFd::as_fd))
     }
 
-    /// Tells the launcher to keep a descriptor, one of a set, beyond the end of this process if need be.
+    /// Tells the launcher to keep a descriptor of a set, if need be beyond the end of this process.
     pub fn keep(&self, set: u64, fd: &OwnedFd) -> io::Result<()> {
         self.send(&ToLauncher::Keep { set }, Some(fd.as_fd()))
     }
@@ -169,7 +169,7 @@ impl Launcher {
         self.send(&ToLauncher::KeepOn { set }, None)
     }
 
-    /// Returns the next message of the launcher, if there is one.
+    /// Returns the next message of the launcher, if one has come.
     ///
     /// # Errors
     ///
@@ -182,7 +182,7 @@ impl Launcher {
         }
     }
 
-    /// Waits up to `limit` for the end of a child, and returns that.
+    /// Waits up to `limit` for the end of a child, and returns its report.
     pub fn ended_within(&self, limit: Duration) -> io::Result<Ended> {
         loop {
             if let FromChildren::Ended(ended) = Self::meaning(self.receive_within(limit)?)? {
@@ -191,7 +191,7 @@ impl Launcher {
         }
     }
 
-    /// Ends it and waits for that: it kills the children that still run and removes the files of [`Self::remove_at_end`].
+    /// Ends the launcher and waits for its end: the launcher kills the children that still run and removes the files of [`Self::remove_at_end`].
     pub fn finish(self) {
         let Self { channel, process, .. } = self;
         drop(channel);

@@ -22,7 +22,7 @@ use std::io::{self, Read};
 use std::os::fd::{AsFd, OwnedFd};
 use std::process::ExitCode;
 
-/// Lives until the device process is gone.
+/// Runs the launcher until the device process is gone.
 pub fn run(channel: Channel, program: &mut Program) -> ExitCode {
     let (children, outbox, keeper) = Default::default();
     let watch = Watch::of_drivers();
@@ -54,11 +54,11 @@ struct Launcher {
 struct Started {
     number: u32,
     pidfd: OwnedFd,
-    /// The pipe in which the child reports how it went; it reaches its end when no process holds the other end any more.
+    /// The pipe in which the child reports its start or end; it reaches its end when no process holds the other end any more.
     report: io::PipeReader,
 }
 
-/// The files to remove in the end.
+/// The files to remove at the end.
 struct AtEnd {
     /// The VM's socket, which is watched.
     socket: Option<SocketFile>,
@@ -69,7 +69,7 @@ impl Launcher {
     fn serve(&mut self, program: &mut Program) -> io::Result<()> {
         loop {
             let (hears, ended) = self.wait()?;
-            // Highest first, so that numbers stay right.
+            // The highest first, so that the other indices stay right.
             for at in ended.into_iter().rev() {
                 let Started { number, pidfd, report } = self.children.swap_remove(at);
                 let status = status(&pidfd, report);
@@ -86,7 +86,7 @@ impl Launcher {
         }
     }
 
-    /// Tells of the files that were replaced since the last look.
+    /// Reports the files that were replaced since the last look.
     fn look(&mut self) -> io::Result<()> {
         for what in self.watch.look() {
             self.tell(FromLauncher::Replaced(what))?;
@@ -94,7 +94,7 @@ impl Launcher {
         Ok(())
     }
 
-    /// Carries out the orders of the device process. Returns whether that is still there.
+    /// Carries out the orders of the device process. Returns whether the device process still exists.
     fn obey_all(&mut self, program: &Program) -> io::Result<bool> {
         loop {
             match self.channel.try_receive() {
@@ -106,7 +106,7 @@ impl Launcher {
         }
     }
 
-    /// Waits for a message of the device process or the end of children. Returns whether there is a message, and which children have ended.
+    /// Waits for a message of the device process or the end of children. Returns whether a message has come, and the children that have ended.
     fn wait(&self) -> io::Result<(bool, Vec<usize>)> {
         let wanted = if self.outbox.is_empty() { PollFlags::IN } else { PollFlags::IN | PollFlags::OUT };
         let mut ready = vec![PollFd::new(&self.channel, wanted)];
@@ -160,7 +160,7 @@ impl Launcher {
                 self.watch.begin(family, socket);
                 self.look()?;
             }
-            // Once, and said before the device process hears of a guest.
+            // Only the first order counts; the device process sends it before it hears of a guest.
             ToLauncher::RemoveAtEnd { socket, others } if self.at_end.is_none() => {
                 let socket = socket.map(|(path, identity)| SocketFile::known(path, identity));
                 self.at_end =
@@ -197,10 +197,10 @@ impl Launcher {
         Ok(())
     }
 
-    /// Sends the device process a message, now or when it reads again.
+    /// Sends the device process a message, now or when the device process reads again.
     fn tell(&mut self, message: FromLauncher) -> io::Result<()> {
         match self.outbox.send(&self.channel, message, None, &mut backlog()) {
-            // Gone, which the next look at the channel tells as well.
+            // The device process is gone, as the next look at the channel shows too.
             Ok(()) | Err(OutboxError::Send(SendError::Io(_))) => Ok(()),
             Err(error) => Err(io::Error::other(error)),
         }
@@ -230,22 +230,22 @@ impl Launcher {
     }
 }
 
-/// The bound on the messages that wait for the device process.
+/// Returns the bound on the messages that wait for the device process.
 fn backlog() -> AtMost {
     let (name, most) = LAUNCHER_BACKLOG;
     AtMost(name, most)
 }
 
-/// Returns whether a child was ended by SIGKILL, from whichever process.
+/// Returns whether a child was ended by SIGKILL, whichever process sent it.
 fn was_killed(status: &Result<i32, String>) -> bool {
     matches!(status, Ok(status) if status & 0x7f == Signal::KILL.as_raw())
 }
 
-/// Returns how a child ended: from its report, if it was not the program itself, or else from the system.
+/// Returns how a child ended: by its report, if the child was not the program itself, or else by the system.
 fn status(pidfd: &OwnedFd, mut report: io::PipeReader) -> Result<i32, String> {
     let waited = waitid(WaitId::PidFd(pidfd.as_fd()), WaitIdOptions::EXITED);
     let mut said = Vec::new();
-    // The pipe is at its end, for the child held the only other end.
+    // The read ends, because the child held the only other end of the pipe.
     let _ = report.read_to_end(&mut said);
     if let Some(reported) = child::reported(&said) {
         return reported;

@@ -8,15 +8,15 @@ pub(super) const DESCRIPTORS: u64 = 131_072;
 /// Processes and threads of a child: rings, their helpers and the driver's. Counted in its own user namespace only.
 pub(super) const THREADS: u64 = 2048;
 
-/// Limits this process and the program that it executes. `counts_own` says that it is in a user namespace of its own; `data` are the bytes of private
-/// memory that it may have, if they are bounded. Memory files count for nothing there.
+/// Limits this process and the program that it executes. `counts_own` says that it is in a user namespace of its own; `data` is the number of bytes
+/// of private memory that it may have, if bounded. Memory files do not count there.
 pub(super) fn set(counts_own: bool, data: Option<u64>) -> io::Result<()> {
     let at_most = |resource, limit: u64| {
         let Rlimit { current, maximum } = getrlimit(resource);
         let lower = |present: Option<u64>| Some(present.map_or(limit, |present| present.min(limit)));
         setrlimit(resource, Rlimit { current: lower(current), maximum: lower(maximum) })
     };
-    // A core file has the guest's memory, and of a driver that a guest can crash there would be many.
+    // A core file has the guest's memory, and a guest that can crash a driver could cause many.
     at_most(Resource::Core, 0)?;
     at_most(Resource::Nofile, DESCRIPTORS)?;
     at_most(Resource::Memlock, 0)?;

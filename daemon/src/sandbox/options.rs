@@ -6,10 +6,10 @@ use serde::{Deserialize, Serialize};
 /// `--sandbox`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize, ValueEnum)]
 pub enum SandboxMode {
-    /// Everything, or the daemon does not start.
+    /// Every part of the sandbox is in force, or the daemon does not start.
     #[default]
     Strict,
-    /// Workers get the parts that the system offers; the daemon warns once of those that are missing.
+    /// Workers get the parts that the system offers; the daemon warns once of the missing parts.
     Degraded,
     /// Workers are not confined.
     None,
@@ -21,13 +21,13 @@ pub enum SeccompMode {
     /// The process is killed.
     #[default]
     Kill,
-    /// The call is named in the log and goes on: to learn the needs of a new driver. No protection.
+    /// The call is named in the log and goes on, to learn the needs of a new driver. This protects nothing.
     Log,
     /// There is no list.
     Off,
 }
 
-/// All of it, passed down from process to process.
+/// The whole choice, passed down from process to process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options {
     /// Namespaces, root, rights.

@@ -15,7 +15,7 @@ const NVIDIA: &str = include_str!("policy/nvidia.toml");
 const INIT: &str = include_str!("policy/init.toml");
 const DEVICE_PROCESS: &str = include_str!("policy/device_process.toml");
 
-/// All files that apply, put together.
+/// The policy: all files that apply, put together.
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Policy {
@@ -39,11 +39,11 @@ pub struct Policy {
 #[derive(Clone, Debug, Default, Deserialize)]
 #[serde(default, deny_unknown_fields)]
 pub struct Syscalls {
-    /// Made without condition.
+    /// Calls made without condition.
     pub allow: BTreeSet<String>,
-    /// Answered with an error, by the error's number: libraries try them and do without.
+    /// Calls answered with an error, by the error's name: libraries try them and work without them.
     pub refuse: BTreeMap<String, BTreeSet<String>>,
-    /// Made if an argument fits.
+    /// Calls made if an argument fits.
     pub when: Vec<When>,
 }
 
@@ -55,12 +55,12 @@ pub struct When {
     pub call: String,
     /// The number of the argument, from 0.
     pub argument: u8,
-    /// The bits of the argument that are looked at; all by default.
+    /// The bits of the argument that are compared; all by default.
     #[serde(default = "all_bits")]
     pub mask: u64,
     /// The values that the argument may have.
     pub is: Vec<u64>,
-    /// The error, if such a call is answered with one and not made.
+    /// The error that such a call is answered with, if it is not made.
     #[serde(default)]
     pub error: Option<String>,
 }
@@ -101,7 +101,7 @@ pub struct View {
 }
 
 impl View {
-    /// Files that not every user may read.
+    /// Returns the files that not every user may read.
     pub fn private(&self) -> impl Iterator<Item = &Path> {
         let files = self.shown.iter().filter(|part| part.used != Use::Device);
         let is_private = |part: &&Shown| part.path.metadata().is_ok_and(|file| file.mode() & 0o4 == 0);
@@ -110,7 +110,7 @@ impl View {
 }
 
 impl Policy {
-    /// Returns the policy for a driver of a family. The Vulkan loader loads every driver that it finds a manifest of, so every family includes the
+    /// Returns the policy for a driver of a family. The Vulkan loader loads every driver whose manifest it finds, so every family includes the
     /// needs of the software driver.
     ///
     /// # Errors
@@ -166,7 +166,7 @@ impl Policy {
         })
     }
 
-    /// The environment of a child.
+    /// Returns the environment of a child.
     pub fn environment(&self) -> Vec<(OsString, OsString)> {
         let keeps = |name: &OsStr| {
             self.environment.iter().any(|pattern| matches(pattern, &name.to_string_lossy()))
@@ -219,7 +219,7 @@ fn matches(pattern: &str, name: &str) -> bool {
     }
 }
 
-/// The paths that fit a pattern; a `*` may be in its last part.
+/// Returns the paths that fit a pattern; a `*` may be in its last part.
 fn expand(pattern: &str) -> Vec<PathBuf> {
     let path = Path::new(pattern);
     let (Some(folder), Some(name)) = (path.parent(), path.file_name().and_then(OsStr::to_str)) else {
@@ -239,7 +239,7 @@ fn expand(pattern: &str) -> Vec<PathBuf> {
 fn follow(path: &Path, links: &mut BTreeMap<PathBuf, PathBuf>) {
     let mut rest: Vec<OsString> = path.iter().rev().map(OsStr::to_owned).collect();
     let mut reached = PathBuf::new();
-    // The system follows 40 links and no more.
+    // The system follows at most 40 links.
     while let Some(part) = rest.pop().filter(|_| links.len() < LINKS_MAX) {
         if part == ".." {
             reached.pop();
@@ -256,7 +256,7 @@ fn follow(path: &Path, links: &mut BTreeMap<PathBuf, PathBuf>) {
 /// Bounds the links of a view; a system has a handful.
 const LINKS_MAX: usize = 1000;
 
-/// Folders of the libraries that this process has loaded, its C library's among them.
+/// Returns the folders of the libraries that this process has loaded, including its C library.
 fn own_libraries() -> Vec<PathBuf> {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap_or_default();
     let files = maps.lines().filter_map(|line| line.find('/').map(|at| PathBuf::from(&line[at..])));
@@ -282,7 +282,7 @@ const MANIFESTS: &[&str] = &[
     "VK_ADD_LAYER_PATH",
     "VK_IMPLICIT_LAYER_PATH",
     "VK_ADD_IMPLICIT_LAYER_PATH",
-    // EGL's, through which NVIDIA's driver finds its devices where there is no display.
+    // EGL's variables: without a display, NVIDIA's driver finds its devices through EGL.
     "__EGL_VENDOR_LIBRARY_FILENAMES",
     "__EGL_VENDOR_LIBRARY_DIRS",
 ];
@@ -297,15 +297,15 @@ fn manifests() -> Vec<PathBuf> {
     };
     let data = below("XDG_DATA_DIRS", "vulkan").into_iter().chain(below("XDG_CONFIG_DIRS", "vulkan"));
     let all = named.chain(data).chain(DRIVER_FOLDERS.iter().map(PathBuf::from));
-    // At a pipe the loader would wait for a writer.
+    // Opening a pipe, the loader would wait for a writer.
     let can_be_read = |path: &PathBuf| path.metadata().is_ok_and(|file| file.is_file() || file.is_dir());
     all.filter(can_be_read).collect()
 }
 
-/// Most bytes of a manifest that is looked at; one has some hundred.
+/// The most bytes that are read of a manifest; a manifest has some hundred.
 const MANIFEST_BYTES: u64 = 1 << 20;
 
-/// Folders of the libraries that a manifest, or those of a folder, name by path.
+/// Returns the folders of the libraries that a manifest, or the manifests of a folder, name by path.
 fn libraries_of(manifest: &Path) -> Vec<PathBuf> {
     if manifest.is_dir() {
         let entries = std::fs::read_dir(manifest).into_iter().flatten().flatten().map(|entry| entry.path());
@@ -315,7 +315,7 @@ fn libraries_of(manifest: &Path) -> Vec<PathBuf> {
     let Ok(manifest_of) = serde_json::from_slice::<serde_json::Value>(&text) else { return Vec::new() };
     let libraries =
         ["ICD", "layer"].iter().filter_map(|kind| manifest_of.get(kind)?.get("library_path")?.as_str());
-    // A name alone is looked for where libraries are; a relative path begins at the manifest.
+    // The loader seeks a bare name in the folders of libraries; a relative path begins at the manifest.
     let paths = libraries.filter(|library| library.contains('/'));
     let beside = manifest.parent().unwrap_or(manifest);
     paths.filter_map(|library| beside.join(library).parent().map(Path::to_owned)).collect()

@@ -51,7 +51,7 @@ pub(super) fn enter(view: &View, own_processes: bool) -> io::Result<()> {
     sys::set_mount_attributes(root.as_fd(), libc::MOUNT_ATTR_RDONLY | libc::MOUNT_ATTR_NOSUID)
 }
 
-/// A detached copy of a part of the host's file system, that can only be read.
+/// Returns a detached, read-only copy of a part of the host's file system.
 fn take(part: &Shown) -> io::Result<OwnedFd> {
     let refused =
         |error: &dyn Display| io::Error::other(format!("{} cannot be shown: {error}", part.path.display()));
@@ -79,8 +79,8 @@ fn attach(part: &Shown, tree: &OwnedFd) -> io::Result<()> {
     Ok(move_mount(tree, "", CWD, &place, MoveMountFlags::MOVE_MOUNT_F_EMPTY_PATH)?)
 }
 
-/// Shows the part of `/proc` about the process itself and no more, while other parts of `/proc` may be shown at their places. A system whose own
-/// `/proc` is covered in parts does not allow it; drivers go on without.
+/// Shows only the part of `/proc` about the process itself, while other parts of `/proc` may be shown at their places. A system whose own
+/// `/proc` is partly covered does not allow this mount; drivers go on without it.
 fn show_itself() -> io::Result<()> {
     std::fs::create_dir_all("proc")?;
     std::fs::create_dir(ITSELF)?;
@@ -96,14 +96,14 @@ fn show_itself() -> io::Result<()> {
 /// The folder where the process's own part of `/proc` is mounted.
 const ITSELF: &str = ".process";
 
-/// Makes the current folder the root, and lets go of the old one.
+/// Makes the current folder the root, and releases the old root.
 fn become_root() -> io::Result<()> {
     match pivot_root(".", ".") {
         Ok(()) => {
-            // Both lie at the same place now, the old one on top.
+            // Both roots lie at the same place now, the old one on top.
             unmount(".", UnmountFlags::DETACH)?;
         }
-        // The root of an initramfs cannot be moved away. It stays below, where no path leads without the right to change roots.
+        // The root of an initramfs cannot be moved away. It stays below, and no path leads there without the right to change roots.
         Err(rustix::io::Errno::INVAL) => {
             mount_move(".", "/")?;
             chroot(".")?;

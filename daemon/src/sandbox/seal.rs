@@ -12,8 +12,8 @@ use landlock::{
 use rustix::process::{DumpableBehavior, set_dumpable_behavior};
 use std::io;
 
-/// Confines a worker or a probe, which has one thread yet, for a driver of this family. The descriptors that it starts with, such as its channel, are
-/// open.
+/// Confines a worker or a probe, which still has only one thread, for a driver of this family. The descriptors that it starts with, such as its channel,
+/// are open.
 ///
 /// # Errors
 ///
@@ -30,7 +30,7 @@ pub fn seal_child(options: &Options, family: DriverFamily) -> io::Result<()> {
     lay_filter(policy, options)
 }
 
-/// Confines the device process, which has one thread yet, has opened its sockets, and has its launcher.
+/// Confines the device process, which still has only one thread, has opened its sockets, and has its launcher.
 ///
 /// # Errors
 ///
@@ -54,7 +54,7 @@ pub fn seal_device_process(options: &Options) -> io::Result<()> {
 pub(super) fn drop_capabilities() -> io::Result<()> {
     use rustix::thread::{CapabilitySet, CapabilitySets};
     for capability in CapabilitySet::all().iter() {
-        // A process without the right to do so could gain nothing from the bounding set.
+        // A process that may not change the bounding set could gain nothing from it.
         let _ = rustix::thread::remove_capability_from_bounding_set(capability);
     }
     let none = CapabilitySet::empty();
@@ -66,7 +66,7 @@ pub(super) fn drop_capabilities() -> io::Result<()> {
 }
 
 fn lay_filter(Policy { mut syscalls, .. }: Policy, options: &Options) -> io::Result<()> {
-    // abort() signals its own thread; no other process may be signalled so.
+    // abort() signals its own thread; that call may signal no other process.
     let own = u64::from(rustix::process::getpid().as_raw_nonzero().get().unsigned_abs());
     syscalls.when.push(super::policy::When {
         call: "tgkill".into(),
@@ -106,8 +106,8 @@ pub fn landlock_version() -> u32 {
     versions.into_iter().filter(|abi| has(*abi)).max().map_or(0, |abi| abi as u32)
 }
 
-/// Restricts the process with Landlock, as far as the kernel knows how: it can open only the view, and write or execute nothing in it, wherever its root is. It has
-/// no connection to or from a network or another process's abstract socket, and cannot signal other processes.
+/// Restricts the process with Landlock, as far as the kernel supports it. The process can open only the view, wherever its root is, and can write or
+/// execute no file there. It can signal no other process, and has no connection to or from a network or another process's abstract socket.
 fn restrict(view: &View) -> io::Result<()> {
     let abi = LANDLOCK;
     let best = CompatLevel::BestEffort;

@@ -14,7 +14,7 @@ use syscalls::Sysno;
 
 type Rules = BTreeMap<i64, Vec<SeccompRule>>;
 
-/// Lays filters of the lists on the calling thread, and on all that it starts from now on. It must have given up the right to gain
+/// Lays filters of the lists on the calling thread, and on all threads that it starts from now on. The thread must have given up the right to gain
 /// privileges.
 ///
 /// # Errors
@@ -32,7 +32,7 @@ pub(super) fn confine(syscalls: &Syscalls, mode: SeccompMode) -> io::Result<()> 
             name_calls(listener.clone())?;
             let mut programs = programs(syscalls, SeccompAction::Trace(NOTIFY))?;
             for program in &mut programs[..1] {
-                // The library does not know this action, so the programs have a value in its place that no other action uses.
+                // The library does not know this action, so the programs use a stand-in value that no other action uses.
                 let ours = libc::SECCOMP_RET_TRACE | u32::from(NOTIFY as u16);
                 program
                     .iter_mut()
@@ -47,7 +47,7 @@ pub(super) fn confine(syscalls: &Syscalls, mode: SeccompMode) -> io::Result<()> 
     }
 }
 
-/// The names of all calls that can be made, sorted; those under a condition with a `*`.
+/// Returns the names of all calls that can be made, sorted; conditional calls have a `*`.
 pub fn names(syscalls: &Syscalls) -> Vec<String> {
     let conditional = syscalls.when.iter().map(|when| &when.call).collect::<BTreeSet<_>>();
     let free = syscalls.allow.iter().cloned();
@@ -62,12 +62,12 @@ pub fn names(syscalls: &Syscalls) -> Vec<String> {
 /// Stands for "ask the listener" until the program is finished.
 const NOTIFY: u32 = 0x5b0c;
 
-/// To be laid on last first, since it is the first that forbids further ones: one program that applies `otherwise` to calls on no list, and one for
-/// each error that some calls are answered with. Of the verdicts of several filters the kernel takes the strictest.
+/// Returns one program that applies `otherwise` to calls on no list, and one for each error that some calls are answered with. Lay the last one on first,
+/// because the first one forbids further filters. Of the verdicts of several filters the kernel takes the strictest.
 fn programs(syscalls: &Syscalls, otherwise: SeccompAction) -> io::Result<Vec<BpfProgram>> {
     let mut known = Rules::new();
     for name in syscalls.allow.iter().chain(syscalls.refuse.values().flatten()) {
-        // Not every architecture has every call; `every_name_is_a_system_call` looks for mistakes.
+        // Not every architecture has every call; `every_name_is_a_system_call` finds mistakes.
         if let Some(number) = number(name) {
             known.insert(number, Vec::new());
         }
@@ -76,7 +76,7 @@ fn programs(syscalls: &Syscalls, otherwise: SeccompAction) -> io::Result<Vec<Bpf
         if let Some(number) = number(&when.call) {
             let rules = rules(when)?;
             let present = known.entry(number).or_insert_with(|| rules.clone());
-            // No rules at all stand for "always".
+            // An empty list of rules means "always".
             if !present.is_empty() && *present != rules {
                 present.extend(rules);
             }
@@ -147,7 +147,7 @@ fn error_number(name: &str) -> io::Result<u32> {
     }
 }
 
-/// Starts the threads that name the calls of which `listener` will hear. They are there before there is a filter, and so have none.
+/// Starts the threads that name the calls which `listener` will receive. They start before a filter is laid, so no filter applies to them.
 ///
 /// A thread that makes a call may hold any lock of the C library's; the dynamic linker's is held while a driver is loaded. The thread that lets calls
 /// go on must not need one: it neither logs nor is still starting by then, since both register destructors of thread-local values.
@@ -165,13 +165,13 @@ fn name_calls(listener: Arc<OnceLock<OwnedFd>>) -> io::Result<()> {
     Ok(())
 }
 
-/// Names each call once, with the first three arguments, which tell its kind.
+/// Names each call once, with its first three arguments, which show its kind.
 fn let_calls_go_on(listener: &OwnedFd, named: &mpsc::Sender<String>) {
     let mut seen = BTreeSet::new();
     loop {
         let notified = match sys::next_notified(listener) {
             Ok(notified) => notified,
-            // The thread that called has ended meanwhile.
+            // The calling thread has ended meanwhile.
             Err(error) if matches!(error.raw_os_error(), Some(libc::ENOENT | libc::EINTR)) => continue,
             Err(_) => return,
         };

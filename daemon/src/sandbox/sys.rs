@@ -1,4 +1,4 @@
-//! The unsafe corner of starting and confining processes: system calls that no library offers safely. This file knows no policy.
+//! The unsafe code for starting and confining processes: system calls that no library offers safely. This file knows no policy.
 
 #![expect(unsafe_code, reason = "fork, exec and filters of system calls, and descriptors named by number")]
 
@@ -10,8 +10,8 @@ use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd, FromRawFd, OwnedFd, RawFd};
 use std::ptr;
 
-/// Takes over the descriptor that is this process's standard input, which is empty from then on, and closes every other above 2: the process that
-/// started this one has libraries that do not mark all of theirs close-on-exec, and guest memory is among them. To be called before anything is
+/// Takes over the descriptor that is this process's standard input, which is empty from then on, and closes all others above 2. Libraries of the
+/// process that started this one do not mark all of their descriptors close-on-exec, and guest memory is among those. Call this before anything is
 /// opened.
 pub fn only_standard_input() -> io::Result<OwnedFd> {
     // SAFETY: a system call without pointers; nothing in this process owns a descriptor above 2 yet, as the caller promises.
@@ -23,7 +23,7 @@ pub fn only_standard_input() -> io::Result<OwnedFd> {
     Ok(taken)
 }
 
-/// Takes over a descriptor this process was started with. To be called once per number, before anything else is opened.
+/// Takes over a descriptor with which this process was started. Call this once per number, before anything else is opened.
 pub fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
     if fd <= 2 {
         return Err(io::ErrorKind::InvalidInput.into());
@@ -39,7 +39,7 @@ pub fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
     Ok(owned)
 }
 
-/// Calls `act` while SIGHUP is ignored. A program that `act` executes starts with that, and hears SIGHUP as soon as it handles the signal.
+/// Calls `act` while SIGHUP is ignored. A program that `act` executes starts with SIGHUP ignored, and gets the signal as soon as it handles it.
 pub fn without_hangups<T>(act: impl FnOnce() -> T) -> T {
     // SAFETY: zeroes are a value of the structure: no flags, an empty mask, the usual action.
     let (mut ignored, mut before) = unsafe { std::mem::zeroed::<(libc::sigaction, libc::sigaction)>() };
@@ -52,8 +52,8 @@ pub fn without_hangups<T>(act: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Makes writing into a pipe without a reader an error that ends no process. The standard library does so at the start of a program, and undoes it
-/// when the program was to execute another.
+/// Makes a write into a pipe without a reader an error that does not end the process. The standard library does this at the start of a program,
+/// and undoes it when the program tries to execute another.
 pub fn ignore_broken_pipes() {
     // SAFETY: the action is no function.
     unsafe { libc::signal(libc::SIGPIPE, libc::SIG_IGN) };
@@ -62,7 +62,7 @@ pub fn ignore_broken_pipes() {
 /// The two sides of a [`fork`].
 #[derive(Debug)]
 pub(super) enum Fork {
-    /// The one that called; the child's number.
+    /// The calling process, with the child's number.
     Parent(Pid),
     /// The child: a copy of the caller.
     Child,
@@ -127,7 +127,7 @@ pub(super) fn exec(
     io::Error::last_os_error()
 }
 
-/// Closes every descriptor above 2 but this one, even those that values of this process own. For a process that does not return to its callers.
+/// Closes every descriptor above 2 but this one, even those that values own. Only a process that does not return to its callers may call this.
 pub(super) fn close_all_but(keep: BorrowedFd<'_>) {
     let keep = keep.as_raw_fd() as u32;
     for (first, last) in [(3, keep.saturating_sub(1)), (keep.saturating_add(1), u32::MAX)] {
@@ -251,14 +251,14 @@ mod tests {
     use std::process::Command;
     use std::sync::atomic::{AtomicU32, Ordering::SeqCst};
 
-    /// Copies of this process that its own code, or the standard library, has asked the C library for.
+    /// The number of copies of this process that its code, or the standard library, has made through the C library.
     static COPIES: AtomicU32 = AtomicU32::new(0);
 
     extern "C" fn count() {
         COPIES.fetch_add(1, SeqCst);
     }
 
-    /// A thread that changes the mappings of a process waits while the process is copied: 0.8 s were seen under attack.
+    /// A thread that changes the mappings of a process waits while the process is copied: up to 0.8 s under attack.
     #[test]
     fn starting_a_device_process_copies_no_memory() {
         // SAFETY: the handler adds to a number, and lives as long as the process.

@@ -1,5 +1,5 @@
 //! Starting this program once more, as a process of another kind: the launcher of a device process, or the device process of one VM
-//! among several. It confines itself.
+//! among several. The started process confines itself.
 
 use crate::service;
 use std::ffi::OsStr;
@@ -13,10 +13,10 @@ use std::process::{Child, Command};
 /// The file of this program, wherever it is now.
 pub(super) const OWN: &str = "/proc/self/exe";
 
-/// This program with `channel` as its standard input ([`only_standard_input`](super::only_standard_input)), in a process group of its own: a
-/// terminal's signals reach it through the process that started it. The command must stay one that the standard library can start without copying the
-/// memory of this process, which takes as long as the system likes and lets no thread change its mappings meanwhile. The messages of a service
-/// manager to this process are for no other.
+/// Returns the command for this program with `channel` as its standard input ([`only_standard_input`](super::only_standard_input)), in a process
+/// group of its own: a terminal's signals reach it through the process that started it. The standard library must be able to start the command
+/// without a copy of this process' memory. Such a copy takes arbitrarily long, and no thread can change its mappings meanwhile. The command does not
+/// inherit the variables of a service manager, which are for this process only.
 pub(super) fn this_program(channel: OwnedFd) -> Command {
     let mut command = Command::new(OWN);
     command.arg0("vhost-user-vulkan").stdin(channel).process_group(0);
@@ -24,18 +24,18 @@ pub(super) fn this_program(channel: OwnedFd) -> Command {
     command
 }
 
-/// The path of this program when it was started. Another program may be there now.
+/// Returns the path of this program when it was started. Another program may have this path now.
 ///
 /// # Errors
 ///
-/// The system does not tell.
+/// The system does not tell the path.
 pub fn program_path() -> io::Result<PathBuf> {
     let place = std::fs::read_link(OWN)?.into_os_string();
     let place = place.as_bytes().strip_suffix(b" (deleted)").unwrap_or(place.as_bytes());
     Ok(OsStr::from_bytes(place).into())
 }
 
-/// The exit status of a device process that wants to be started again, though nothing is wrong with it; `EX_TEMPFAIL` of sysexits.h.
+/// The exit status of a device process that wants to be started again, although it is not at fault; `EX_TEMPFAIL` of sysexits.h.
 pub const START_AGAIN: u8 = 75;
 
 /// Starts this program as the device process of the VM of this name, which has a broker at the other end of `channel`.

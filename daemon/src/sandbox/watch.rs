@@ -1,8 +1,8 @@
 //! Notices that files which a device process depends on were replaced since it started: its driver's, its socket's, and the program's.
 //!
-//! Such a file has been replaced if its place leads to another file, or to the same with other content. The kernel wakes the launcher when something
-//! changes in the folders of these files (inotify), so the launcher does not look while nothing happens. Where the user's inotify instances are used
-//! up (`fs.inotify.max_user_instances`), the launcher looks when it starts a worker.
+//! Such a file has been replaced if its path leads to another file, or to the same file with other content. The kernel wakes the launcher when a file
+//! in these folders changes (inotify), so the launcher does not look while no file changes. If the user's inotify instances are used up
+//! (`fs.inotify.max_user_instances`), the launcher looks when it starts a worker.
 
 use super::this_program::{OWN, program_path};
 use crate::ipc::{DriverFamily, Replaced};
@@ -25,9 +25,9 @@ pub(super) struct Watch {
     socket: Option<File>,
     /// The file that this program was started from.
     program: Option<File>,
-    /// Events of their folders, once the device process wants to hear of them.
+    /// Events of these files' folders, once the device process wants to hear of them.
     events: Option<OwnedFd>,
-    /// The driver counts from now on.
+    /// True once the device process wants to hear of replaced files.
     is_wanted: bool,
 }
 
@@ -45,7 +45,7 @@ type Identity = (u64, u64, u64, i64, i64);
 const NVIDIA: &str = "nvidia";
 
 impl Watch {
-    /// Notes the identities of the drivers' files, before anything loads them.
+    /// Notes the identities of the drivers' files, before a process loads them.
     pub(super) fn of_drivers() -> Self {
         let files = manifests::files(&System::below(Path::new("/"))).into_iter();
         let drivers =
@@ -53,7 +53,7 @@ impl Watch {
         Self { drivers: drivers.collect(), socket: None, program: program(), events: None, is_wanted: false }
     }
 
-    /// Has the files of this family's drivers watched, and this socket file.
+    /// Watches the files of this family's drivers, and this socket file.
     pub(super) fn begin(&mut self, family: DriverFamily, socket: Option<&SocketFile>) {
         self.drivers.retain(|file| is_of(family, &file.path));
         self.socket = socket.map(File::known);
@@ -76,7 +76,7 @@ impl Watch {
         if let Some(events) = &self.events {
             let mut buffer = [MaybeUninit::uninit(); 4096];
             let mut reader = Reader::new(events, &mut buffer);
-            // Their content does not matter: the files themselves are looked at.
+            // The events' content does not matter: the look is at the files.
             while reader.next().is_ok() {}
         }
         if !self.is_wanted {
@@ -99,7 +99,7 @@ impl Watch {
     fn watch_folders(&self) -> Result<OwnedFd, Errno> {
         let events = inotify::init(CreateFlags::CLOEXEC | CreateFlags::NONBLOCK)?;
         let files = self.drivers.iter().chain(&self.socket).chain(&self.program);
-        // Both the place of a symbolic link and that of its target.
+        // Both the folder of a symbolic link and the folder of its target.
         let places =
             files.flat_map(|file| [Some(file.path.clone()), file.path.canonicalize().ok()]).flatten();
         let folders: BTreeSet<PathBuf> =
@@ -114,7 +114,7 @@ impl Watch {
             | WatchFlags::ONLYDIR;
         for folder in folders {
             match inotify::add_watch(&events, &folder, changes) {
-                // The folder is gone, which a look at its files tells.
+                // The folder is gone, as a look at its files shows.
                 Ok(_) | Err(Errno::NOENT) => {}
                 Err(error) => return Err(error),
             }
@@ -128,7 +128,7 @@ impl File {
         Self { was: identity(&path), path }
     }
 
-    /// The file of a socket, which another one may have replaced already.
+    /// Returns the file of a socket, which another file may have replaced already.
     fn known(file: &SocketFile) -> Self {
         let (device, inode) = file.identity();
         let now = identity(file.path()).filter(|now| (now.0, now.1) == (device, inode));
@@ -140,7 +140,7 @@ impl File {
     }
 }
 
-/// The place of the running program, and its identity, which may be another than that of the file that is there now.
+/// Returns the path of the running program, and its identity. The file at that path may differ by now.
 fn program() -> Option<File> {
     Some(File { path: program_path().ok()?, was: identity(Path::new(OWN)) })
 }
@@ -150,7 +150,7 @@ fn identity(path: &Path) -> Option<Identity> {
     Some((file.dev(), file.ino(), file.size(), file.mtime(), file.mtime_nsec()))
 }
 
-/// Returns whether a file may belong to a driver of this family, by its name. The software driver is Mesa's as well.
+/// Returns whether a file may belong to a driver of this family, by its name. The software driver is Mesa's, too.
 fn is_of(family: DriverFamily, path: &Path) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     match family {
@@ -183,7 +183,7 @@ mod tests {
         fs::write(folder.path().join("beside"), "").unwrap();
         fs::write(folder.path().join("nvidia_icd.json"), "another").unwrap();
         assert_eq!(watch.look(), []);
-        // As package managers do.
+        // The file is replaced as package managers do it.
         fs::write(folder.path().join("new"), "1").unwrap();
         fs::rename(folder.path().join("new"), &driver).unwrap();
         assert_eq!(watch.look(), [Replaced::Driver(driver)]);
@@ -216,7 +216,7 @@ mod tests {
         let own = program().unwrap();
         assert_eq!((&own.path, own.is_replaced()), (&std::env::current_exe().unwrap(), false));
         let path = folder.path().join("program");
-        // The program as it was when another took its place, even if that came before the first look.
+        // The program is noticed as replaced even if another took its place before the first look.
         watch.program = Some(File { path: path.clone(), ..own });
         fs::write(&path, "another").unwrap();
         watch.begin(DriverFamily::Any, None);

@@ -1,8 +1,8 @@
-//! The broker of this device process: it starts us beside others and schedules the GPU for all, or it is a thread of this process, which only
-//! counts.
+//! The broker of this device process: it is the process that starts the device processes and shares the GPUs among them, or a thread of this
+//! process, which only counts.
 //!
-//! The broker is trusted. What it is told of a context is for operators and the scheduler; the grants themselves go between the broker and
-//! the worker, in a page that both are given here.
+//! The broker is trusted. Operators and the scheduler use what these messages say of a context. The grants themselves go between the broker and
+//! the worker, in a page that this module gives to both.
 
 use super::workers::Gate;
 use crate::ipc::{Channel, FromBroker, Placement, ReceiveError, SendError, ToBroker};
@@ -21,35 +21,35 @@ pub struct Broker {
 }
 
 impl Broker {
-    /// Takes over the inherited channel to the process that has started this one.
+    /// Takes over the inherited channel to the broker that has started this process.
     #[must_use]
     pub fn connect(socket: OwnedFd) -> Self {
         Self { channel: Channel::from_socket(socket), is_parent: true }
     }
 
-    /// Takes over the channel to a thread of this process.
+    /// Takes over the channel to a broker that is a thread of this process.
     #[must_use]
     pub fn of_thread(socket: OwnedFd) -> Self {
         Self { is_parent: false, ..Self::connect(socket) }
     }
 
-    /// Returns how submissions pass: a thread of this process shares nothing out.
+    /// Returns how submissions pass: a broker that is a thread of this process counts them and grants nothing.
     fn passage(&self) -> Passage {
         if self.is_parent { Passage::ByGrant } else { Passage::Counted }
     }
 
-    /// Sends the broker a message. A broker that does not read holds us up, which it is trusted not to do.
+    /// Sends the broker a message. A broker that does not read would block the device thread; the broker is trusted to read.
     pub fn tell(&self, message: &ToBroker, fd: Option<BorrowedFd<'_>>) {
         match self.channel.send(message, fd) {
             Ok(()) => {}
-            // The reader of the channel sees it.
+            // The reader of the channel sees that the broker is gone.
             Err(SendError::Io(_)) => log::debug!("the broker is gone"),
             Err(error) => log::warn!("cannot send a message to the broker: {error}"),
         }
     }
 
-    /// Tells the broker that a context begins on these GPUs. The broker gets one end of its grants and of a doorbell, and the context's
-    /// worker what is answered here. No worker has another's doorbell, which one that was taken over could block.
+    /// Tells the broker that a context begins on these GPUs. The broker gets one end of the context's grants and of a doorbell; the returned end is
+    /// for the context's worker. No two workers share a doorbell, because a worker that was taken over could block it.
     ///
     /// # Errors
     ///
@@ -67,7 +67,7 @@ impl Broker {
         Ok(Gate { pages: pages.collect::<io::Result<_>>()?, doorbell, passage: self.passage() })
     }
 
-    /// Tells the broker that a context comes to a GPU. Returns the worker's end of its grants.
+    /// Tells the broker that a context begins to use a GPU too. Returns the worker's end of the context's grants there.
     ///
     /// # Errors
     ///
@@ -83,11 +83,11 @@ impl Broker {
         gpus.iter().for_each(|gpu| self.tell(&ToBroker::ContextLeaves { ctx_id, gpu: *gpu }, None));
     }
 
-    /// Returns what the broker says next, if it does. A descriptor is missing if this process can have no more.
+    /// Returns the broker's next message, if there is one. Its descriptor is missing if this process can have no more.
     ///
     /// # Errors
     ///
-    /// It is gone.
+    /// The broker is gone.
     pub fn hear(&self) -> Result<Option<(FromBroker, Option<OwnedFd>)>, ReceiveError> {
         self.channel.try_receive_without()
     }

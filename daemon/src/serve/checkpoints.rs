@@ -1,9 +1,8 @@
 //! This file decides when workers are to write checkpoints and how often the workers of a context may die, and keeps the checkpoints.
 //!
-//! A worker is asked when it has executed nothing for a moment, or when it is busy and its journal does not have all that it did. It is then left alone for
-//! far longer than the checkpoint took. Each context is looked at
-//! while it may have something to write down; one that has not is looked at again when something is sent to it. Knows no process and no clock: time
-//! is passed in.
+//! A worker is asked when it has executed nothing for a moment, or when it is busy and its journal does not have all that it did. It is then left
+//! alone for far longer than the checkpoint took. This module looks at each context while its worker may have something to write down, and looks at
+//! the others again when something is sent to them. The module knows no process and no clock: the caller passes the time in.
 
 use crate::transport::PassedFiles;
 use outside::Span;
@@ -17,9 +16,9 @@ use std::time::{Duration, Instant};
 
 /// The time between two looks at a worker that is busy doubles up to this time.
 const LOOKS_MAX: Duration = Duration::from_secs(1);
-/// A worker is asked when it has executed nothing for so many times as long as its last checkpoint took: commands that arrive meanwhile wait.
+/// A worker is asked when it has executed nothing for so many times as long as its last checkpoint took: commands wait while it writes one.
 const QUIET: u32 = 8;
-/// Bytes of a checkpoint, at most. A context that is larger has none.
+/// Bytes of a checkpoint, at most. A context that needs more has no checkpoint.
 pub(super) const CHECKPOINT_BYTES: u64 = 64 << 20;
 /// Workers of a context that may die by themselves within [`CRASHES_WITHIN`]: with the last of them the context is given up.
 pub(super) const CRASHES_MAX: usize = 3;
@@ -32,7 +31,7 @@ const REFUSAL_MAX: Duration = Duration::from_millis(200);
 const PAUSE_MIN: Duration = Duration::from_millis(100);
 /// Time between two checkpoints of a context, at most, however long the first one took.
 const PAUSE_MAX: Duration = Duration::from_secs(60);
-/// Time until a busy worker is asked again which never has a checkpoint for long, at most.
+/// Time until a busy worker is asked again whose checkpoints never count for long, at most.
 const BROKEN_MAX: Duration = Duration::from_secs(8);
 /// Time until a worker is asked again whose context can have none, or for which there was no file.
 const NONE_PAUSE: Duration = Duration::from_secs(60);
@@ -42,7 +41,7 @@ const NONE_PAUSE: Duration = Duration::from_secs(60);
 pub(super) struct Checkpoints {
     /// The time between two looks; none if there are no checkpoints.
     every: Option<Duration>,
-    /// No look is before this time; none while there is nothing to look for.
+    /// No look is due before this time; none while no context is to be looked at.
     next: Option<Instant>,
     contexts: FxHashMap<ContextId, Checkpoint>,
 }
@@ -52,14 +51,14 @@ pub(super) struct Checkpoints {
 struct Checkpoint {
     /// The files that checkpoints are written into by turns, so that the last one counts until the next is written.
     slots: [Slot; 2],
-    /// The slot that is or was written into last, and the number of the checkpoint there.
+    /// The slot with the last checkpoint that was written, and the number of that checkpoint.
     last: usize,
     number: u32,
     /// The journal, once its worker was given it.
     journal: Option<OwnedFd>,
     /// The journal fills, or is full.
     fills: bool,
-    /// The number of checkpoints in a row that a busy worker has written in vain, as it has soon done what no journal has.
+    /// The number of checkpoints in a row that did not count for long, because the busy worker soon did what no journal has.
     broken: u32,
     turn: Turn,
     /// The time of the next look; none while there is nothing to write down.
@@ -69,19 +68,19 @@ struct Checkpoint {
     busy_at: Option<Instant>,
     /// The time that the last checkpoint took which was written.
     took: Duration,
-    /// Answers that there is no checkpoint for now, since the last that was written: those after which the worker is left alone for longer than
-    /// between two looks, and the others since the context was used.
+    /// Refusals for now since the last checkpoint was written: dear ones, after which the worker is left alone for longer than the time between
+    /// two looks, and cheap ones, which are counted since the context was used last.
     dear_refusals: u32,
     cheap_refusals: u32,
     /// The context was sent something to do since its worker was asked.
     used_since: bool,
-    /// The number of the checkpoint that a successor is to get, whose predecessor is dead.
+    /// The number of the checkpoint that the successor of a dead worker is to get.
     for_successor: Option<u32>,
     /// The times at which workers of the context died by themselves.
     crashes: Vec<Instant>,
 }
 
-/// A file for checkpoints, and what is in it.
+/// A file for checkpoints, and the checkpoint in it.
 #[derive(Debug, Default)]
 struct Slot {
     file: Option<OwnedFd>,
@@ -100,15 +99,15 @@ pub(super) struct Asked<'a> {
     pub journal: Option<BorrowedFd<'a>>,
 }
 
-/// The state that a successor is given whose predecessor is dead.
+/// The state that the successor of a dead worker is given.
 #[derive(Debug)]
 pub(super) struct Given {
     /// The number of the checkpoint.
     pub number: u32,
-    /// The file that it is in, and its bytes.
+    /// The file that the checkpoint is in, and its length in bytes.
     pub file: OwnedFd,
     pub bytes: u64,
-    /// The journal behind it.
+    /// The journal of what followed the checkpoint.
     pub journal: Option<OwnedFd>,
 }
 
@@ -142,14 +141,14 @@ pub(super) enum Seen {
     Busy,
     /// The worker is busy, and the checkpoint has everything together with its journal.
     Noted,
-    /// The worker is busy with what is in no journal.
+    /// The worker is busy, and has done what is in no journal.
     Unnoted,
     /// Nothing was executed since the last look, and there is something to write down.
     Idle,
 }
 
 impl Checkpoints {
-    /// No checkpoints yet. `every` is the time between two looks; without it no worker is asked.
+    /// Makes a table without checkpoints. `every` is the time between two looks; without it no worker is asked.
     pub(super) fn new(every: Option<Duration>) -> Self {
         Self { every, next: None, contexts: FxHashMap::default() }
     }
@@ -157,7 +156,7 @@ impl Checkpoints {
     /// A context was sent something to do.
     pub(super) fn is_used(&mut self, ctx_id: ContextId, now: Instant) {
         let (Some(every), Some(one)) = (self.every, self.contexts.get_mut(&ctx_id)) else { return };
-        // Its use may have removed what was in the way. A dear refusal is not risked more often for that.
+        // The use may have removed the reason of a refusal. Dear refusals count on: the next one is not risked sooner for that.
         one.cheap_refusals = 0;
         let at = now + every;
         let at = match one.turn {
@@ -168,7 +167,7 @@ impl Checkpoints {
             Turn::Pauses(until) => at.max(until),
             Turn::Free => at,
         };
-        // One that is busy is looked at as seldom as before.
+        // A busy context is looked at as seldom as before.
         let at = one.at.map_or(at, |planned| if one.busy > 0 { planned } else { planned.min(at) });
         self.look_at(ctx_id, at);
     }
@@ -180,7 +179,7 @@ impl Checkpoints {
         }
     }
 
-    /// Returns the contexts that are to be looked at now. [`Self::sees`] hears of those that may have a checkpoint.
+    /// Returns the contexts that are to be looked at now. The caller tells [`Self::sees`] of those that may have a checkpoint.
     pub(super) fn due(&mut self, now: Instant) -> Vec<ContextId> {
         if self.next.is_none_or(|next| now < next) {
             return Vec::new();
@@ -192,13 +191,13 @@ impl Checkpoints {
         due
     }
 
-    /// A look has found a context so. Returns whether its worker is to be asked.
+    /// A look has found a context in this state. Returns whether its worker is to be asked.
     pub(super) fn sees(&mut self, ctx_id: ContextId, seen: Seen, now: Instant) -> bool {
         let (Some(every), Some(one)) = (self.every, self.contexts.get_mut(&ctx_id)) else { return false };
         let busy = std::mem::take(&mut one.busy);
         let at = match seen {
             Seen::Covered => return false,
-            // The look before found it busy as well: a program that has just begun is left alone.
+            // The look before found the context busy too: a program that has just begun to do something is left alone.
             Seen::Unnoted if one.fills || busy > 0 => {
                 one.broken = if one.fills { 0 } else { one.broken.saturating_add(1) };
                 return true;
@@ -241,7 +240,7 @@ impl Checkpoints {
         self.look_at(ctx_id, at);
     }
 
-    /// The worker of a context is asked. Returns what it is sent; files are made by `make` if there are none.
+    /// The worker of a context is asked. Returns the parts of the request; `make` makes the files that are missing.
     ///
     /// # Errors
     ///
@@ -270,11 +269,11 @@ impl Checkpoints {
         Ok(Asked { number: CheckpointMark::next_number(*number), file, journal })
     }
 
-    /// A worker has answered: its checkpoint has so many bytes and took so long, or there is none, perhaps only for now.
+    /// A worker has answered: its checkpoint has so many bytes and took so long, or there is no checkpoint, perhaps only for now.
     ///
     /// # Errors
     ///
-    /// It was not asked, or has written more than there is room for.
+    /// The worker was not asked, or has written more than there is room for.
     pub(super) fn answered(
         &mut self,
         ctx_id: ContextId,
@@ -351,7 +350,7 @@ impl Checkpoints {
         self.contexts.entry(ctx_id).or_default().for_successor = Some(number);
     }
 
-    /// Takes the checkpoint that is for a context's successor, with the journal.
+    /// Takes the checkpoint that is for the successor of a context's worker, with the journal.
     pub(super) fn take(&mut self, ctx_id: ContextId) -> Option<Given> {
         let one = self.contexts.get_mut(&ctx_id)?;
         let number = one.for_successor.take()?;
@@ -361,7 +360,7 @@ impl Checkpoints {
         Some(Given { number, file, bytes, journal: one.journal.take() })
     }
 
-    /// A context has a worker that has written nothing yet, its first or another.
+    /// A context has a worker, its first or another, that has written nothing yet.
     pub(super) fn begins(&mut self, ctx_id: ContextId, now: Instant) {
         let one = self.contexts.entry(ctx_id).or_default();
         let crashes = std::mem::take(&mut one.crashes);
@@ -379,8 +378,8 @@ impl Checkpoints {
         self.contexts.values().any(|one| matches!(one.turn, Turn::Asked(_)))
     }
 
-    /// Writes down for another process what workers know of their checkpoints, with their journals. The checkpoints are not passed on: what was sent to a
-    /// worker behind one is known here only, so the other process has them written anew.
+    /// Writes down for another process what workers know of their checkpoints, with their journals. The checkpoints are not passed on: only this
+    /// process knows what was sent to a worker after its checkpoint, so the other process has them written anew.
     pub(super) fn pass_on(&self) -> (Vec<PassedCheckpoint>, Vec<BorrowedFd<'_>>) {
         let passed = |(ctx_id, one): (&ContextId, &Checkpoint)| PassedCheckpoint {
             ctx_id: *ctx_id,
@@ -391,7 +390,7 @@ impl Checkpoints {
         (self.contexts.iter().map(passed).collect(), files.collect())
     }
 
-    /// Goes on where another process was.
+    /// Goes on with the checkpoints of another process.
     ///
     /// # Errors
     ///
@@ -415,9 +414,9 @@ impl Checkpoints {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct PassedCheckpoint {
     ctx_id: ContextId,
-    /// The number of the last.
+    /// The number of the last checkpoint.
     number: u32,
-    /// The worker has a journal, which goes along.
+    /// The worker has a journal, which is passed on too.
     has_journal: bool,
 }
 
@@ -526,7 +525,7 @@ mod tests {
             (Err(true), Duration::ZERO, PAUSE_MIN),
             (Ok((5, SECOND)), SECOND, PAUSE_MAX),
             (Ok((5, Duration::ZERO)), Duration::ZERO, PAUSE_MIN),
-            // It was stopped before it read that it was asked, or says what cannot be.
+            // The worker was stopped before it read the request, or states an impossible time.
             (Ok((5, Duration::from_millis(2))), 100 * SECOND, SECOND / 5),
             (Ok((5, Duration::MAX)), half, 50 * SECOND),
         ] {
@@ -581,7 +580,7 @@ mod tests {
                 now += pause * SECOND;
                 all.is_used(CONTEXT, now);
             }
-            // As it was before, once one is written.
+            // The intervals are the first ones again, once a checkpoint is written.
             for (answer, after) in [(WRITTEN, SECOND), (Err(true), 2 * SECOND)] {
                 now += SECOND;
                 assert!(looks(&mut all, Seen::Idle, now).0);
@@ -598,7 +597,7 @@ mod tests {
         for (takes, most) in [(Duration::ZERO, 204), (2 * tick, 16), (5 * tick, 16)] {
             let (mut all, begin) = begun(Some(SECOND));
             let mut asked = 0;
-            // Something to do every 3 s, for 5 min.
+            // The program has something to do every 3 s, for 5 min.
             for ticks in 0..3000 {
                 let now = begin + tick * ticks;
                 if ticks % 30 == 0 {

@@ -51,7 +51,7 @@ pub(super) struct World {
     pub host_memory: HostMemory,
     /// Has contexts handed over again and again, for tests.
     pub restless: Option<Restless>,
-    /// Has contexts swapped out that are idle for long.
+    /// Has contexts swapped out that have long been idle.
     pub idle: Option<Idle>,
     /// The GPU memory that the broker lets the VM hold.
     pub room: Room,
@@ -65,7 +65,7 @@ pub(super) struct World {
     /// The log of what happens.
     pub events: EventLog,
     pub window: Window,
-    /// Time that the frontend has to answer.
+    /// The time that the frontend has for an answer.
     pub frontend_timeout: Duration,
     pub progress: Progress,
     /// The service manager, and the last message to it.
@@ -74,7 +74,7 @@ pub(super) struct World {
     pub outdated: Outdated,
     /// A device process of another program that is to serve the frontend, or that this one is to follow.
     pub succession: Succession,
-    /// The time at which the next frontend is listened for, if one had to be refused.
+    /// The time at which this process listens for the next frontend, if it had to refuse one.
     pub listen_at: Option<Instant>,
 }
 
@@ -99,7 +99,7 @@ impl Backlog {
 }
 
 impl World {
-    /// Tells the driver about all answers given so far.
+    /// Tells the driver about all answers that were given so far.
     pub(super) fn signal(&self) {
         if let Some(session) = &self.session {
             (0..QUEUES).for_each(|index| session.vring(index).signal());
@@ -139,7 +139,7 @@ impl World {
         log::info!(context = ctx_id.0, program = self.workers.name_of(ctx_id); "context {ctx_id} {what}");
     }
 
-    /// Passes on to the launcher which descriptors of lending workers it is to keep. Returns whether all of that is sent.
+    /// Tells the launcher which descriptors of lending workers it is to keep. Returns whether all these orders are sent.
     pub(super) fn order_keeper(&mut self) -> bool {
         let mut is_sent = true;
         for order in self.lenders.take_orders() {
@@ -149,7 +149,7 @@ impl World {
                 Order::LetGo(set) => launcher.let_go(*set),
                 Order::KeepOn(set) => launcher.keep_on(*set),
             };
-            // The launcher is gone, then, which the loop hears of.
+            // The launcher is gone; the loop hears of that.
             is_sent &= told.inspect_err(|error| log::debug!("not told to the launcher: {error}")).is_ok();
         }
         is_sent
@@ -180,7 +180,7 @@ impl World {
         self.note_overflow(ctx_id, sent);
     }
 
-    /// Tells a worker that the requests are done that it asked about.
+    /// Tells a worker that the requests about which it asked are done.
     pub(super) fn tell_caught_up(&mut self, ctx_id: ContextId, request: u32) {
         self.send(ctx_id, ToWorker::CaughtUp { request }, None);
     }
@@ -191,7 +191,7 @@ impl World {
         }
     }
 
-    /// The context's worker is another, or none: closes what it had deposited.
+    /// The context has another worker now, or none: closes the deposits of the worker before.
     pub(super) fn forget_deposits(&mut self, ctx_id: ContextId) {
         self.closer.close(self.deposits.forget(ctx_id));
     }
@@ -210,7 +210,7 @@ impl World {
     ///
     /// # Errors
     ///
-    /// The reason why not: a name for the log, and the text.
+    /// The reason why no worker may be started: a name for the log, and the text.
     pub(super) fn may_start(&self, ctx_id: ContextId, program: &str) -> Result<(), (&'static str, String)> {
         if let Some(barred) = self.strikes.held(program, Instant::now()) {
             return Err(("strikes", self.barred(ctx_id, barred)));
@@ -230,8 +230,8 @@ impl World {
         )
     }
 
-    /// Returns whether the frontend has met a request. A request that was not sent, because the frontend has stopped the device, is no line in the
-    /// log.
+    /// Returns whether the frontend has met a request, and logs a failure. A request that was not sent because the frontend has stopped the device
+    /// is not logged.
     fn answered_with(
         &mut self,
         what: &'static str,
@@ -310,7 +310,7 @@ impl Effects for World {
         fence: Option<(RingIdx, FenceId)>,
     ) -> Result<(), EffectFailed> {
         let fence = fence.map(|(ring_idx, fence_id)| Fence { ring_idx, fence_id });
-        // The limit submit_bytes keeps it below.
+        // The limit submit_bytes keeps the length below 4 GiB.
         let size = u32::try_from(data.len()).map_err(|_| EffectFailed)?;
         if data.len() <= INLINE_SUBMIT_MAX {
             let inline = data.to_vec();
@@ -458,7 +458,7 @@ fn attached(resource_id: ResourceId, size: u64, shown: Shown) -> ToWorker {
     ToWorker::AttachResource { resource_id, size, kind }
 }
 
-/// A memory file with these bytes.
+/// Makes a memory file with these bytes.
 fn memory_file(data: &[u8]) -> io::Result<OwnedFd> {
     let file = shm::create("virtio-gpu stream", data.len() as u64)?;
     let mut written = 0;

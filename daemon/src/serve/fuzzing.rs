@@ -1,8 +1,8 @@
-//! Entry point for fuzzing the device process behind its queues: guests, and workers that were taken over and say anything, with any
-//! descriptor beside it.
+//! This file is the entry point for fuzzing the device process behind its queues. The fuzzer plays guests, and workers that were taken over and
+//! send any message with any descriptor.
 //!
-//! Everything is real but the frontend, which is gone, and the workers, of which only the other ends of their channels are there: what they
-//! say comes from the fuzzer.
+//! Everything is real except for the frontend, which is gone, and the workers: the fuzzer holds the other ends of their channels, and speaks for
+//! them.
 
 use super::handover::{Asker, Purpose};
 use super::run::{Options, Server};
@@ -31,8 +31,8 @@ use std::time::{Duration, Instant};
 
 const EVENTS_MAX: usize = 256;
 
-/// Nothing a worker says leaves a command without its answer or a descriptor behind, let alone ends the process. Answers how many
-/// messages and commands there were.
+/// Checks that no message of a worker leaves a command unanswered, leaks a descriptor or ends the process. Returns the number of
+/// messages and commands.
 pub fn fuzz_workers(bytes: &[u8]) -> usize {
     let mut bytes = Unstructured::new(bytes);
     let before = descriptors();
@@ -53,7 +53,7 @@ fn run(bytes: &mut Unstructured<'_>) -> usize {
             break;
         }
         happened += 1;
-        // Workers that do not read.
+        // These workers do not read.
         while let Ok(Some((message, channel))) = starter.try_receive::<ToLauncher>() {
             log::trace!("{message:?}");
             workers.push(channel);
@@ -90,14 +90,14 @@ fn happen(server: &mut Server, vring: &Arc<Vring>, bytes: &mut Unstructured<'_>)
     Ok(())
 }
 
-/// Something happens to a hand-over: one begins, for one purpose or another, its successor says something, its worker has written something, or time passes.
+/// Moves a hand-over on: one begins, for any purpose, its successor sends a message, its worker has written something, or time passes.
 fn hand_over(server: &mut Server, bytes: &mut Unstructured<'_>) -> Result<()> {
     let ctx_id = ContextId(bytes.int_in_range(1..=3)?);
     match bytes.int_in_range(0..=17u8)? {
         16 if server.world.workers.is_running(ctx_id) => {
             let written = bytes.arbitrary::<bool>()?.then_some(bytes.arbitrary::<u16>()?.into());
             server.checkpoint_answered(ctx_id, written.map(|bytes| (bytes, Duration::ZERO)).ok_or(true));
-            // As a worker that writes one would.
+            // A worker that writes a checkpoint marks its page like this.
             if let Some(mark) = server.world.hangs.page(ctx_id).map(StatusPage::checkpoint) {
                 mark.begins();
                 mark.ends(bytes.int_in_range(1..=3)?);
@@ -223,7 +223,7 @@ fn message(u: &mut Unstructured<'_>) -> Result<ToDevice> {
     })
 }
 
-/// A descriptor of any kind; mostly what was agreed. Memory may be lent out of `/dev/null`, and `/dev/full` is an anchor then.
+/// Returns a descriptor of any kind, mostly of an agreed one. Memory may be lent out of `/dev/null`; its anchor is then `/dev/full`.
 fn descriptor(u: &mut Unstructured<'_>) -> Result<Option<OwnedFd>> {
     let open = |path: &str| openat(CWD, path, OFlags::RDONLY | OFlags::CLOEXEC, Mode::empty()).ok();
     let memory = |size: u64| {
@@ -247,7 +247,7 @@ fn descriptor(u: &mut Unstructured<'_>) -> Result<Option<OwnedFd>> {
     })
 }
 
-/// Descriptors open in this process.
+/// Returns the number of descriptors that are open in this process.
 fn descriptors() -> usize {
     std::fs::read_dir("/proc/self/fd").expect("there is /proc").count()
 }

@@ -1,4 +1,4 @@
-//! The device process tells the service manager its state, and that its loop turns.
+//! This file tells the service manager the state of the device process, and that its loop turns.
 
 use super::effects::World;
 use crate::service::Manager;
@@ -10,7 +10,7 @@ pub(super) struct Told {
     manager: Manager,
     /// The place where frontends connect.
     place: String,
-    /// The contexts of the frontend, if there is one.
+    /// The number of the frontend's contexts, if a frontend is connected; none before the first message.
     contexts: Option<Option<usize>>,
 }
 

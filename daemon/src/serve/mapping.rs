@@ -1,12 +1,12 @@
-//! The frontend maps into the window, and unmaps there: how it is asked to, and when that is done.
+//! This file asks the frontend to map into the window and to unmap there, and decides when that is done.
 //!
-//! QEMU (11.1) has two ways of its own, which the specification allows or leaves open:
+//! QEMU (11.1) behaves in two ways that the specification allows or leaves open:
 //!
-//! - It acknowledges a request *before* it carries it out. A guest that hears of a mapping at once reaches nothing there yet: its first writes are
+//! - QEMU acknowledges a request *before* it carries it out. A guest that hears of a mapping at once reaches nothing there yet: its first writes are
 //!   lost, and its first reads give zero. Memory that is acknowledged as unmapped can be reached for milliseconds. QEMU changes the memory table
-//!   behind the acknowledgement, and tells the back end. So where mappings are announced in the table, a request is done when the table has changed.
-//! - It crashes when it reads a request while it has stopped the device, and a request that was sent cannot be taken back. So requests to unmap are
-//!   kept meanwhile, until the device goes on.
+//!   after the acknowledgement, and tells the back end. So where mappings are announced in the table, a request is done when the table has changed.
+//! - QEMU crashes when it reads a request while it has stopped the device, and a request that was sent cannot be taken back. So this module keeps
+//!   requests to unmap until the device goes on.
 
 use super::effects::World;
 use super::logging::event::DeviceEvent;
@@ -17,15 +17,15 @@ use rustix::event::PollFlags;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
 
-/// The longest wait for a change of the memory table that must come, unless the system stands still.
+/// The longest wait for a change of the memory table. Such a change comes sooner, unless the system stands still.
 const CHANGE_MAX: Duration = Duration::from_secs(5);
 
 impl World {
-    /// The session, if its frontend can be asked for something.
+    /// Returns the session, if its frontend can be sent requests.
     ///
     /// # Errors
     ///
-    /// There is none, or the frontend has stopped the device and crashes at requests meanwhile.
+    /// There is no session, or the frontend has stopped the device and crashes at requests meanwhile.
     fn frontend(&self) -> Result<&Session, SessionError> {
         let session = self.session.as_ref().ok_or(SessionError::Gone)?;
         match session.announces_maps() && session.is_stopped() && !session.has_ended() {
@@ -38,7 +38,7 @@ impl World {
     ///
     /// # Errors
     ///
-    /// It has not.
+    /// The frontend has not mapped it.
     pub(super) fn map(&mut self, file: OwnedFd, offset: u64, size: u64) -> Result<(), SessionError> {
         let session = self.frontend()?;
         let before = session.announced(offset, size);
@@ -55,7 +55,7 @@ impl World {
     ///
     /// # Errors
     ///
-    /// The frontend has not. It will be asked again if the reason is that it has stopped the device.
+    /// The frontend has not unmapped it. If the reason is that it has stopped the device, it will be asked again.
     pub(super) fn unmap(&mut self, offset: u64, size: u64) -> Result<(), SessionError> {
         if matches!(self.frontend(), Err(SessionError::Stopped)) {
             self.window.owed.push((offset, size));
@@ -73,7 +73,7 @@ impl World {
         Ok(())
     }
 
-    /// Waits until the number of regions at this offset of the window is the expected one, if the frontend tells of them.
+    /// Waits until the number of regions at this offset of the window is the expected one, if the frontend announces regions.
     fn changed(&mut self, offset: u64, size: u64, is_as_it_should: impl Fn(usize) -> bool) {
         let mut patience = Patience::new(CHANGE_MAX, Instant::now());
         while self.window.table != Table::Stays {
@@ -97,7 +97,7 @@ impl World {
         !self.window.owed.is_empty() && self.session.as_ref().is_some_and(|session| !session.is_stopped())
     }
 
-    /// Has the frontend remove the mappings that it could not while it had stopped the device.
+    /// Has the frontend remove the mappings that it could not remove while it had stopped the device.
     pub(super) fn unmap_owed(&mut self) {
         for (offset, size) in std::mem::take(&mut self.window.owed) {
             match self.unmap(offset, size) {
@@ -114,7 +114,7 @@ impl World {
         let Window { late, owed, .. } = &mut self.window;
         owed.clear();
         for (offset, size) in std::mem::take(late) {
-            // The frontend may have dropped it nevertheless.
+            // The frontend may have dropped this mapping nevertheless.
             if let Err(error) = self.unmap(offset, size) {
                 log::debug!("a late mapping stays: {error}");
             }

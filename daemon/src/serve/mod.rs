@@ -1,6 +1,6 @@
 //! The device process: one virtual machine's virtio-gpu device, and the workers behind it.
 //!
-//! Wires the session, the device and the workers: takes requests, performs the device's effects, supervises the workers.
+//! This module wires the session, the device and the workers: it takes requests, performs the device's effects and supervises the workers.
 //! Everything runs on one thread around one epoll instance, the *device thread*, which never waits for a worker. The process loads no GPU
 //! driver and must not end while a guest uses it. The other threads do nothing but wait:
 //!

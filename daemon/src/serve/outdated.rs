@@ -1,8 +1,8 @@
-//! Files that this process depends on have been replaced under it: its GPU's driver, its socket file, or the program.
+//! This file notes that files on which this process depends were replaced: its GPU's driver, its socket file, or the program.
 //!
-//! Contexts that run keep the files that they have loaded. A new one would load another driver than the one that was tried out when the process
-//! started, and its kernel module, memory types or GPUs may be others; so the context is refused. The remedy is another device process. Where a
-//! broker or a service manager would start it, this process ends as soon as no frontend is connected.
+//! Contexts that run keep the files that they have loaded. A new context would load another driver than the one that was tried out when the process
+//! started. The new driver's kernel module, memory types or GPUs may differ, so the context is refused. The remedy is another device process. Where
+//! a broker or a service manager would start it, this process ends as soon as no frontend is connected.
 
 use super::effects::World;
 use crate::ipc::{Replaced, ToBroker};
@@ -12,7 +12,7 @@ use crate::ipc::{Replaced, ToBroker};
 pub enum End {
     /// The broker, an operator or a signal ended it, or the only frontend has gone.
     Asked,
-    /// Files that it depends on were replaced: it is to be started again.
+    /// Files that the process depends on were replaced: it is to be started again.
     Outdated,
 }
 
@@ -60,7 +60,7 @@ impl World {
                 );
                 self.outdated.driver = Some(what);
             }
-            // Workers are started from the old one as well, so nothing is missing. A broker that is another process logs it for all VMs.
+            // Workers are started from the old program too, so nothing is missing. A broker that is another process logs the change for all VMs.
             Replaced::Program(_) if self.broker.as_ref().is_some_and(|broker| broker.is_parent) => return,
             Replaced::Program(_) => {
                 log::info!("{what}: the daemon goes on with the old one; to upgrade it, {BY_HAND}");
@@ -76,7 +76,7 @@ impl World {
         self.outdated.is_old = true;
     }
 
-    /// Returns whether the process should make room for another now.
+    /// Returns whether the process should end now, so that another can replace it.
     pub(super) fn should_end(&self) -> Option<End> {
         let ends = self.outdated.is_old && self.session.is_none() && self.is_started_again();
         ends.then_some(End::Outdated)

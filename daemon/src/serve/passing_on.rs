@@ -1,5 +1,5 @@
-//! The parts of a succession (`serve::succession`) that both device processes play: the one that serves comes to rest and leaves, and the other builds
-//! up what that one has written down.
+//! The parts of a succession (`serve::succession`) that the two device processes play: the process that serves comes to rest and leaves, and the
+//! other builds up the state that the first has written down.
 
 use super::blobs::PassedBlobs;
 use super::blobs::deposits::PassedDeposits;
@@ -31,7 +31,7 @@ use std::os::unix::net::UnixListener;
 use std::sync::Arc;
 use std::time::Instant;
 
-/// Everything that is passed on, but for descriptors.
+/// Everything that is passed on, except for descriptors.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct Passed {
     pub(super) session: PassedSession,
@@ -47,9 +47,9 @@ pub(super) struct Passed {
     pub(super) room: Option<PassedRoom>,
     pub(super) strikes: PassedStrikes,
     pub(super) cache_key: CacheKey,
-    /// The advice that the log has given about the VM already.
+    /// The advice on maps, and that on queues, was logged for the VM already.
     pub(super) advised: (bool, bool),
-    /// The frontend's memory table follows the window, as far as that is known.
+    /// The frontend's memory table follows the window; none if that is not known.
     pub(super) table_follows: Option<bool>,
     /// Device and inode of the socket file, if a device process has made it.
     pub(super) socket: Option<(u64, u64)>,
@@ -57,14 +57,14 @@ pub(super) struct Passed {
 
 /// The reason why another process does not serve the frontend.
 enum NotGiven {
-    /// This process cannot pass everything on now; it may in a moment.
+    /// This process cannot pass everything on now, but perhaps in a moment.
     InTheWay(String),
     /// The other process does not take everything over.
     Refused(String),
 }
 
 impl Server {
-    /// Goes on with a succession. Returns how this process ends, if it does: one that cannot follow another for now is started again later.
+    /// Goes on with a succession. Returns how this process ends, if it does: a process that cannot follow for now is started again later.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl Server {
         Ok(None)
     }
 
-    /// The successor is there: the frontend is not listened to any more, if nothing else is in the way.
+    /// The successor is ready: stops listening to the frontend, if nothing prevents the succession now.
     fn come_to_rest(&mut self, attempt: Attempt, now: Instant) {
         let may_pass_on = self.may_pass_on();
         match (may_pass_on, &self.world.session) {
@@ -115,7 +115,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// The reason why another process cannot take it over now.
+    /// The reason why another process cannot take everything over now.
     fn may_pass_on(&self) -> Result<(), &'static str> {
         self.device.may_pass_on()?;
         self.world.may_pass_on()?;
@@ -128,12 +128,12 @@ impl Server {
         }
     }
 
-    /// The frontend is not listened to any more. Returns whether another process serves it from now on.
+    /// This process has stopped listening to the frontend. Returns whether another process serves the frontend from now on.
     pub(super) fn halted(&mut self) -> bool {
         if let Some(attempt) = self.world.succession.take_halts() {
             self.settle();
             self.world.signal();
-            // The other process is waited for, not the frontend.
+            // This thread waits for the other process, not for the frontend.
             self.world.progress.waits();
             let given = self.give(&attempt);
             self.world.progress.begins();
@@ -169,7 +169,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// The reason why another process cannot take it over now.
+    /// The reason why another process cannot take everything over now.
     pub(super) fn all_of_it(&self) -> Result<(Passed, Vec<OwnedFd>, Vec<BorrowedFd<'_>>), String> {
         self.may_pass_on()?;
         let World { workers, blobs, lenders, deposits, checkpoints, strikes, .. } = &self.world;
@@ -217,7 +217,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// Nothing is taken over: for now, as the other serves on or the system has not enough of something, or ever.
+    /// This process takes nothing over: for now, as the other serves on or the system lacks a resource, or for good.
     fn follow(&mut self, channel: &Channel) -> Result<(), Failure> {
         self.world.progress.waits();
         let until = Instant::now() + REST_PATIENCE + HALT_PATIENCE + PATIENCE;
@@ -225,7 +225,7 @@ impl Server {
         let mut files = PassedFiles::from(files);
         let listener = files.take().map_err(|_| Failure::for_good("no socket to listen at"))?;
         let listener = UnixListener::from(listener);
-        // Another file may lie at the path by now: the launcher compares.
+        // Another file may lie at the path by now: the launcher compares the identities.
         let file = passed.socket.zip(self.listen.path());
         let file = file.map(|(identity, path)| SocketFile::known(path, identity));
         let (session, inherited) = self.resumed(passed, &mut files)?;
@@ -233,7 +233,7 @@ impl Server {
         told.map_err(|error| Failure::for_now(error.to_string()))?;
         await_turn(channel)?;
         self.listen = Listen::Socket { listener, file };
-        // The launcher has all anchors before anything else is done: if this process ends, they keep alive what the frontend has mapped.
+        // The launcher gets all anchors before anything else is done: if this process ends, the anchors keep alive what the frontend has mapped.
         let is_kept = self.world.order_keeper();
         self.serves_on(session, inherited);
         if is_kept {
@@ -248,7 +248,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// It does not fit this process, or the system has not enough of something for now.
+    /// The passed state does not fit this process, or the system lacks a resource for now.
     pub(super) fn resumed(
         &mut self,
         passed: Passed,
@@ -316,11 +316,11 @@ impl Server {
 }
 
 impl World {
-    /// Returns whether nothing is there that no other process can take over, apart from the session and the device.
+    /// Returns whether another process can take over everything here, apart from the session and the device.
     ///
     /// # Errors
     ///
-    /// The reason why another process cannot take it over now.
+    /// The reason why another process cannot take everything over now.
     fn may_pass_on(&self) -> Result<(), &'static str> {
         let Self { workers, lenders, closer, outdated, window: Window { late, owed, .. }, .. } = self;
         if outdated.has_lost_socket {
@@ -339,7 +339,7 @@ impl World {
         Ok(())
     }
 
-    /// The frontend is needed: it is listened to again, and no other process follows now.
+    /// The frontend is needed: listens to it again, and lets no other process follow now.
     pub(super) fn call_halt_off(&mut self) {
         let halts = self.succession.take_halts();
         let Some(session) = &mut self.session else { return };

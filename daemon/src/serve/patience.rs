@@ -1,4 +1,4 @@
-//! The device process ends contexts, on an operator's order or when a submission hangs, also while it waits for the frontend to map or unmap.
+//! This file ends contexts on an operator's order or when a submission hangs, also while the device process waits for the frontend to map or unmap.
 //!
 //! A frontend may be slow, and a hostile one may never answer. While the device process waits for it, it hears the broker, looks for hangs and kills
 //! workers; the guest is told when the frontend has answered. A frontend that does not answer for `frontend_timeout` loses the session.
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 /// Time between two looks at a state without an event.
 const LOOK: Duration = Duration::from_millis(50);
 
-/// The time for which the frontend was waited for, and its limit.
+/// The time for which this process has waited for the frontend, and its limit.
 #[derive(Debug)]
 pub(super) struct Patience {
     limit: Duration,
@@ -33,8 +33,8 @@ impl Patience {
         Self { limit, waited: Duration::ZERO, looked: now }
     }
 
-    /// Returns whether the patience is at an end. Time counts only while the queues run, as some frontends answer nothing while they do not. It also
-    /// does not count while this process did not look, as this process was stopped itself then.
+    /// Returns whether the patience is at an end. Time counts only while the queues run, as some frontends answer nothing otherwise. Time in
+    /// which this process did not look does not count either, because this process was then stopped itself.
     pub(super) fn is_over(&mut self, now: Instant, counts: bool) -> bool {
         let passed = now.saturating_duration_since(self.looked).min(4 * LOOK);
         self.looked = now;
@@ -48,7 +48,7 @@ impl World {
     ///
     /// # Errors
     ///
-    /// The frontend has not; the error says why.
+    /// The frontend has not met it; the error says why.
     pub(super) fn answered(&mut self, mut asked: Asked) -> Result<(), SessionError> {
         let mut patience = Patience::new(self.frontend_timeout, Instant::now());
         while !asked.advance()? {
@@ -88,7 +88,7 @@ impl World {
             std::thread::sleep(LOOK);
         }
         if said && self.hear_broker().is_err() {
-            // The loop hears of it again, and ends. Nothing else is to be waited for.
+            // The loop hears again that the broker is gone, and ends. This thread then waits for nothing else.
             if let Some(session) = &self.session {
                 session.close();
             }
@@ -98,8 +98,8 @@ impl World {
         self.turns(now);
     }
 
-    /// Carries out the broker's messages, as far as it can be done here. If a broker that is a thread of this process is gone, the VM goes on as
-    /// before.
+    /// Carries out the broker's messages, as far as that is possible during the wait. If a broker that is a thread of this process is gone, the VM
+    /// goes on as before.
     ///
     /// # Errors
     ///

@@ -1,7 +1,7 @@
-//! Contexts whose workers die by themselves: asks workers for checkpoints, and has a successor build a context up from there and from the journal.
+//! This file recovers contexts whose workers die by themselves: it asks workers for checkpoints, from which, with the journals, successors go on.
 //!
-//! The device process reads nothing of a checkpoint or a journal. A thread of its own passes both on to the successor with the memory files that the context
-//! holds, as a worker that hands over would; the end of the successor ends that thread.
+//! The device process reads nothing of a checkpoint or a journal. A separate thread passes both on to the successor with the memory files that the
+//! context holds, as a worker that hands over would; the end of the successor ends that thread.
 
 use super::blobs::deposits::Refused;
 use super::checkpoints::{Asked, CHECKPOINT_BYTES, Given, Seen, Wanted};
@@ -21,10 +21,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Time between two looks at rings whose worker is dead: drivers wait for thrice as long.
+/// Time between two looks at rings whose worker is dead: drivers wait for three times as long.
 const ALIVE_EVERY: Duration = Duration::from_secs(1);
 
-/// A checkpoint and the journal behind it, and the descriptors of the memory of its context.
+/// A checkpoint and its journal, and the descriptors of the memory of its context.
 struct Written {
     given: Given,
     memories: Vec<(MemoryName, Arc<OwnedFd>)>,
@@ -38,7 +38,7 @@ impl Server {
         });
     }
 
-    /// Asks workers for checkpoints whose programs do nothing, or what no journal has.
+    /// Asks workers for checkpoints if their programs do nothing, or do what no journal has.
     pub(super) fn checkpoints_due(&mut self, now: Instant) {
         for ctx_id in self.world.checkpoints.due(now) {
             let seen = self.looks_at(ctx_id);
@@ -48,11 +48,11 @@ impl Server {
         }
     }
 
-    /// Looks at a context; nothing if this process knows why it can have no checkpoint.
+    /// Looks at a context. Returns none if this process knows why it can have no checkpoint.
     fn looks_at(&self, ctx_id: ContextId) -> Option<Seen> {
         let World { workers, hangs, .. } = &self.world;
         let page = hangs.page(ctx_id).filter(|_| workers.is_running(ctx_id))?;
-        // A message that is not executed yet may take the mark away.
+        // The worker may remove the mark when it executes a message that it has been sent.
         let is_current = || page.checkpoint().current().is_some();
         match self.unmovable(ctx_id) {
             None if workers.has_successor(ctx_id) || self.device.is_exporting(ctx_id) => Some(Seen::Busy),
@@ -63,9 +63,9 @@ impl Server {
         }
     }
 
-    /// A worker has answered that its checkpoint has so many bytes and took so long, or that there is none, perhaps only for now.
+    /// A worker has answered that its checkpoint has so many bytes and took so long, or that there is no checkpoint, perhaps only for now.
     pub(super) fn checkpoint_answered(&mut self, ctx_id: ContextId, written: Result<(u64, Duration), bool>) {
-        // One that names a deposit which is not kept is none.
+        // A checkpoint that names a deposit which was not kept does not count.
         let written = if self.world.deposits.are_complete(ctx_id) { written } else { Err(false) };
         match self.world.checkpoints.answered(ctx_id, written, Instant::now()) {
             Ok(()) => {}
@@ -101,12 +101,12 @@ impl Server {
         }
     }
 
-    /// Returns the number of a context's checkpoint, if the context would get another worker should its own die now. How many have died is not looked
-    /// at (`Checkpoints::crashed`).
+    /// Returns the number of a context's checkpoint, if the context would get another worker should its own die now. This function does not look at
+    /// how many workers have died (`Checkpoints::crashed` does).
     ///
     /// # Errors
     ///
-    /// The reason why it does not.
+    /// The reason why the context would get no other worker.
     pub(super) fn may_recover(&self, ctx_id: ContextId) -> Result<u32, String> {
         let number = self.world.hangs.page(ctx_id).and_then(|page| page.checkpoint().current());
         let number = number.filter(|number| self.world.checkpoints.has(ctx_id, *number));
@@ -142,7 +142,7 @@ impl Server {
         Ok(())
     }
 
-    /// A context's worker is dead, and nothing was in the driver: answers the fences whose messages it has executed, of which it can tell no more.
+    /// A context's worker is dead, and nothing was in the driver: answers the fences whose messages the worker has executed but not reported.
     fn pass_executed_fences(&mut self, ctx_id: ContextId) {
         let kept = self.world.workers.kept_fences(ctx_id);
         let is_kept = |(ring_idx, fence_id): &(RingIdx, FenceId)| {
@@ -154,7 +154,7 @@ impl Server {
         }
     }
 
-    /// The successor of a dead worker has come to life: it is given the checkpoint.
+    /// The successor of a dead worker has started: gives it the checkpoint.
     pub(super) fn hand_checkpoint(&mut self, ctx_id: ContextId) {
         let given = self.written(ctx_id).and_then(|written| {
             let (writes, reads) = Channel::pair()?;
@@ -187,7 +187,7 @@ impl Server {
         Ok(Written { given, memories })
     }
 
-    /// Keeps the rings alive whose workers are dead.
+    /// Keeps the rings of dead workers alive.
     pub(super) fn keep_rings_alive(&mut self, now: Instant) {
         let Self { device, world: World { handovers, rings, blobs, alive_at, .. }, .. } = self;
         if alive_at.is_some_and(|at| now < at) {
@@ -218,7 +218,7 @@ impl World {
         self.note_overflow(ctx_id, sent);
     }
 
-    /// Says that a context was recovered, after `how` its worker ended.
+    /// Logs that a context was recovered, and tells the broker; `how` says how its worker ended.
     pub(super) fn recovered(&mut self, ctx_id: ContextId, how: &str, Took { pause, .. }: Took) {
         self.log_of(ctx_id, ContextEvent::Recovered { how, pause });
         if let Some(broker) = &self.broker {
@@ -228,7 +228,7 @@ impl World {
 }
 
 impl Written {
-    /// Passes everything on, as a worker does that hands over, on a thread of its own.
+    /// Passes everything on as a worker that hands over does, on a separate thread.
     fn pass_on(self, to: Channel) -> io::Result<()> {
         let thread = std::thread::Builder::new().name("checkpoint".into());
         let passed = thread.spawn(move || {
@@ -245,7 +245,7 @@ impl Written {
         for (memory, file) in &self.memories {
             send(to, &HandOver::File { memory: *memory }, Some(file.as_fd()), deadline)?;
         }
-        // Read, not mapped: parts that the worker has left out take no memory of this process.
+        // The file is read, not mapped: parts that the worker has left out take no memory of this process.
         let mut at = 0;
         while at < *bytes {
             let mut some = vec![0; (*bytes - at).min(INLINE_SUBMIT_MAX as u64) as usize];
@@ -267,8 +267,8 @@ impl Written {
 /// Looks whether a worker has something to write down.
 fn look(page: &StatusPage) -> Seen {
     let mark = page.checkpoint();
-    // A ring that sleeps is woken up by a message. One that is awake may do something without one. If nothing was executed since the last look, it
-    // executes a command that waits, for memory for example, and must not be interrupted.
+    // A message wakes a ring that sleeps; a ring that is awake may do something without a message. If a ring is awake and nothing was executed since
+    // the last look, the ring executes a command that waits, for memory for example, and must not be interrupted.
     let sleeps = || page.activity().look().0 == 0;
     if mark.current().is_some() {
         return if sleeps() { Seen::Covered } else { Seen::Noted };

@@ -1,4 +1,4 @@
-//! Workers that are played die by themselves, with and without a checkpoint of their contexts.
+//! Tests of workers that die by themselves, with and without a checkpoint of their contexts; the tests play the workers.
 
 use super::broker::Broker;
 use super::checkpoints::{CHECKPOINT_BYTES, CRASHES_MAX};
@@ -42,7 +42,7 @@ impl Rig {
         self.writes_another(worker, 1);
     }
 
-    /// A worker that was asked for a checkpoint writes it, which has this number.
+    /// A worker that was asked for a checkpoint writes it, with this number.
     fn writes_another(&mut self, worker: u32, number: u32) {
         let file = self.hear_with_fd(worker, &ToWorker::WriteCheckpoint { number });
         assert_eq!(rustix::fs::fstat(&file).unwrap().st_size as u64, CHECKPOINT_BYTES);
@@ -86,7 +86,7 @@ impl Rig {
         );
     }
 
-    /// A successor gets the checkpoint; the memory that it comes with.
+    /// A successor gets the checkpoint. Returns the memory that it comes with.
     fn reads_checkpoint(&mut self, successor: u32) -> Vec<MemoryName> {
         self.say(successor, &ToDevice::Ready);
         let link = self.hear_one(successor, &ToWorker::TakeOver);
@@ -133,7 +133,7 @@ fn a_successor_gets_the_checkpoint_and_all_that_the_dead_worker_did_not_execute(
     rig.say(NEW, &signalled(7));
     rig.say(NEW, &signalled(8));
     assert_eq!(rig.open(), 0);
-    // It is a worker like any other, which may die once more.
+    // The successor is a worker like any other, and may die too.
     rig.writes_checkpoint(NEW);
     rig.is_followed(NEW, 2);
 }
@@ -157,7 +157,7 @@ fn deposits_go_to_the_successor_with_the_checkpoint_and_are_closed_then() {
     rig.say(NEW, &ToDevice::TakenOver { pieces: Vec::new(), credit: PerHeap::default() });
     let kept = |rig: &Rig| rig.server.world.deposits.of(CONTEXT).count();
     assert_eq!(kept(&rig), 0);
-    // Its numbers are its own.
+    // Each worker numbers its deposits itself.
     deposits(&mut rig, NEW, 1);
     assert_eq!(kept(&rig), 1);
     rig.dies(NEW, |rig| !rig.is_running());
@@ -393,7 +393,7 @@ fn the_older_checkpoint_counts_while_another_is_written() {
     rig.turn_at(Instant::now() + Duration::from_secs(60));
     rig.hear_with_fd(OLD, &SECOND);
     rig.say(OLD, &ToDevice::CheckpointWritten { bytes: 1, took: Duration::ZERO });
-    // It dies before the mark is that of the other.
+    // The worker dies before its page names the other checkpoint.
     rig.submit(1, Some(7));
     rig.is_followed(OLD, NEW);
     rig.reads_checkpoint(NEW);

@@ -1,7 +1,7 @@
 //! Hands contexts over from their workers to successors: does what [`super::handover`] decides, with processes, accounts and pages.
 //!
-//! The device process reads nothing of what the two write to each other. It believes neither: the worker is obeyed until it has handed over,
-//! and the successor gets no more than the context had.
+//! The device process reads nothing of what worker and successor write to each other. It believes neither: it obeys the worker until the worker
+//! has handed over, and gives the successor no more than the context had.
 
 use super::effects::World;
 use super::handover::failure::{Failure, Lasts};
@@ -20,12 +20,12 @@ use std::io;
 use std::time::{Duration, Instant};
 
 impl Server {
-    /// Has a context handed over to a successor; the asker is told what comes of it.
+    /// Has a context handed over to a successor, and tells the asker the result.
     pub(super) fn restart(&mut self, ctx_id: ContextId, change: Option<GpuChange>, asker: Asker) {
         self.hand_over(ctx_id, change, (asker, Purpose::Restart));
     }
 
-    /// Has a context handed over for any purpose; the asker is told what comes of it. Returns whether that has begun.
+    /// Has a context handed over for any purpose, and tells the asker the result. Returns whether the hand-over has begun.
     pub(super) fn hand_over(
         &mut self,
         ctx_id: ContextId,
@@ -34,7 +34,7 @@ impl Server {
     ) -> bool {
         let begun = match wanted.1 {
             Purpose::Restart | Purpose::SwapOut => self.may_hand_over(ctx_id, wanted.1),
-            // Its program cannot go on otherwise.
+            // The program cannot go on otherwise.
             Purpose::SwapIn | Purpose::Recover => {
                 self.world.handovers.admit(ctx_id, wanted.1).map_err(Failure::for_now)
             }
@@ -44,7 +44,7 @@ impl Server {
         if failure.lasts != Lasts::ForNow {
             self.stays(ctx_id, wanted);
         } else if wanted.1 == Purpose::SwapOut && matches!(wanted.0, Asker::Itself | Asker::Broker) {
-            // That is not the context's own reason: the next look finds it again.
+            // The reason does not lie in the context: the next look finds the context again.
             self.world.find_again(ctx_id);
             return false;
         }
@@ -53,14 +53,14 @@ impl Server {
         false
     }
 
-    /// A context could not be swapped out: it is left alone for a while, unless an operator asked, who may do so again.
+    /// A context could not be swapped out: leaves it alone for a while, unless an operator asked, who may ask again.
     fn stays(&mut self, ctx_id: ContextId, (asker, purpose): (Asker, Purpose)) {
         if purpose == Purpose::SwapOut && asker != Asker::Operator {
             self.world.room.stays(ctx_id, Instant::now());
         }
     }
 
-    /// Says why a context is not handed over. One that is swapped out, and cannot be swapped in, is lost.
+    /// Says why a context is not handed over. A context that is swapped out and cannot be swapped in is lost.
     fn not_handed_over(&mut self, ctx_id: ContextId, wanted: (Asker, Purpose), failure: Failure) {
         match wanted.1 {
             Purpose::Restart | Purpose::SwapOut => {
@@ -85,7 +85,7 @@ impl Server {
         }
     }
 
-    /// Returns whether a context may be handed over that has a worker with a driver.
+    /// Returns whether a context whose worker has a driver may be handed over.
     fn may_hand_over(&self, ctx_id: ContextId, purpose: Purpose) -> Result<(), Failure> {
         self.world.handovers.admit(ctx_id, purpose).map_err(Failure::for_now)?;
         match self.device.obstacle(ctx_id) {
@@ -136,7 +136,7 @@ impl Server {
         }
         self.world.handovers.begins(ctx_id, (asker, purpose), moves, Instant::now());
         if purpose == Purpose::SwapIn {
-            // At once: what comes from now on is for the successor alone.
+            // Done at once: all messages from now on are for the successor alone.
             self.world.workers.swaps_in(ctx_id);
             self.device.driver_holds(ctx_id, number);
             self.show_successor(ctx_id);
@@ -145,7 +145,7 @@ impl Server {
         Ok(())
     }
 
-    /// Returns why a context that has a worker cannot be handed over now, as far as that is known without asking.
+    /// Returns why a context that has a worker cannot be handed over now, as far as this process knows without asking the worker.
     pub(super) fn unmovable(&self, ctx_id: ContextId) -> Option<Unmovable> {
         let of_files = self.world.workers.gpus().iter().all(|gpu| gpu.memory == MemoryBackEnd::Memfd);
         match self.device.obstacle(ctx_id) {
@@ -159,7 +159,7 @@ impl Server {
         }
     }
 
-    /// Does what is due for hand-overs, and begins those that somebody wants.
+    /// Does what is due for hand-overs, and begins those that an operator, the broker or a context wants.
     pub(super) fn hand_overs_due(&mut self, now: Instant) {
         for (ctx_id, reason) in self.world.workers.take_called_off() {
             self.fail(ctx_id, Failure::for_now(reason));
@@ -183,7 +183,7 @@ impl Server {
 
     fn restart_restlessly(&mut self, now: Instant) {
         let Some(restless) = &mut self.world.restless else { return };
-        // A context's time begins anew behind each restart: otherwise it may do nothing else.
+        // A context's time begins anew after each restart: otherwise the context might do nothing but restart.
         let workers = &self.world.workers;
         let can = |ctx_id: &ContextId| !workers.has_successor(*ctx_id) && !workers.is_swapped_out(*ctx_id);
         let alone = workers.contexts().filter(can);
@@ -194,7 +194,7 @@ impl Server {
         }
     }
 
-    /// A successor has come to life: it is shown what the context sees, unless it was already, and makes what it can ahead if there is time for that.
+    /// A successor has started: shows it the context's resources, unless it has been shown them, and has it make objects ahead if there is time.
     fn successor_ready(&mut self, ctx_id: ContextId) {
         match self.world.handovers.get(ctx_id).map(|it| (it.stage, it.purpose)) {
             Some((Stage::Starts, Purpose::Recover)) => return self.hand_checkpoint(ctx_id),
@@ -216,7 +216,7 @@ impl Server {
         }
     }
 
-    /// Shows a successor what its context sees, and from now on what comes. Returns whether it is there still: one that does not read is ended.
+    /// Shows a successor the resources of its context, and each later one. Returns whether it is still there: one that does not read is ended.
     pub(super) fn show_successor(&mut self, ctx_id: ContextId) -> bool {
         let Some(number) = self.world.workers.successor_number(ctx_id) else { return false };
         self.world.workers.is_shown(ctx_id);
@@ -232,7 +232,7 @@ impl Server {
         }
     }
 
-    /// Has a successor that has made what it could make more, or the worker hand over to it.
+    /// A successor has made its part of the prelude: has it make the next part, or has the worker hand over to it.
     fn prelude_built(&mut self, ctx_id: ContextId, is_at_home: bool) {
         let now = Instant::now();
         match self.world.handovers.prepared(ctx_id, is_at_home, now) {
@@ -242,22 +242,22 @@ impl Server {
         }
     }
 
-    /// Tells the asker of a context's hand-over how far it is.
+    /// Tells the asker of a context's hand-over which stage is reached.
     pub(super) fn tell_stage(&self, ctx_id: ContextId, stage: RestartStage) {
         if let Some(asker) = self.world.handovers.get(ctx_id).map(|it| it.asker) {
             self.world.tell_stage(ctx_id, asker, stage);
         }
     }
 
-    /// Tells the worker to hand over, if nothing is in the way now.
+    /// Tells the worker to hand over, if the context can be handed over now.
     fn try_hand_over(&mut self, ctx_id: ContextId, now: Instant) {
         let hand_over = self.world.handovers.get(ctx_id);
         let is_swap_in = hand_over.is_some_and(|it| it.purpose == Purpose::SwapIn);
         let copies = hand_over.is_none_or(|it| !it.is_at_home);
-        // What an earlier successor has made, which was called off, this one does not have.
+        // This successor has only the objects of its own prelude, not those of an earlier successor that was called off.
         let has_prelude =
             hand_over.is_some_and(|it| !matches!(it.purpose, Purpose::SwapIn | Purpose::SwapOut));
-        // What comes for one that is swapped out waits for the successor.
+        // Messages for a context that is swapped out wait for its successor.
         match self.unmovable(ctx_id).filter(|_| !is_swap_in) {
             None => match self.world.workers.hand_over(ctx_id, copies, has_prelude) {
                 Ok(()) => {
@@ -284,7 +284,7 @@ impl Server {
                 let why = "its worker writes although it has not been told to hand over";
                 self.fail(ctx_id, Failure::for_good(why));
             }
-            // Its answer was read before, and said so too.
+            // The worker's answer was read before, and has begun the move already.
             Some(Stage::Moves { .. }) | None => {}
         }
     }
@@ -303,13 +303,13 @@ impl Server {
         if !self.world.workers.answers(ctx_id) {
             return self.lose(ctx_id, "an answer without a request");
         }
-        // One that lends was not told to hand over.
+        // A worker that lends memory was not told to hand over.
         if self.world.lenders.is_anchored(ctx_id) {
             return self.lose(ctx_id, "its worker lends memory while it hands over");
         }
-        // If it was called off meanwhile, the worker has been told to go on.
+        // If the hand-over was called off meanwhile, the worker has been told to go on.
         if self.world.workers.holds_back(ctx_id) {
-            // What it has written may not have been heard of yet.
+            // This thread may not have heard yet that the worker has written.
             self.begin_to_move(ctx_id);
             self.world.workers.handed_over(ctx_id);
             self.device.context_rests(ctx_id);
@@ -325,7 +325,7 @@ impl Server {
             return self.lose(ctx_id, "an answer without a request");
         }
         if self.world.workers.holds_back(ctx_id) {
-            // One that is swapped out goes on without what waits for a driver.
+            // A context that is swapped out goes on without the messages that wait for a driver.
             if !self.world.workers.is_swapped_out(ctx_id) {
                 self.world.workers.resume(ctx_id);
             }
@@ -340,7 +340,7 @@ impl Server {
         }
     }
 
-    /// Does what a successor says that is not its context's worker yet.
+    /// Acts upon a message of a successor that is not its context's worker yet.
     pub(super) fn successor_says(&mut self, ctx_id: ContextId, message: ToDevice) {
         match message {
             ToDevice::Ready => self.successor_ready(ctx_id),
@@ -361,7 +361,7 @@ impl Server {
             ToDevice::CreditReturned { heap, bytes } => {
                 self.device.credit_returned_by_successor(ctx_id, heap, bytes);
             }
-            // They count already, and their places are known.
+            // These rings are counted already, and their places are known.
             ToDevice::RingBegins { .. } | ToDevice::RingEnds { .. } => {}
             ToDevice::LimitReached { .. }
             | ToDevice::ShaderRefused { .. }
@@ -403,7 +403,7 @@ impl Server {
         self.fail(ctx_id, Failure::until_mended("the successor has ended (the daemon's log says how)"));
     }
 
-    /// The context is its successor's.
+    /// The successor is the context's worker from now on.
     fn succeed(&mut self, ctx_id: ContextId) {
         if !self.world.workers.has_read_all(ctx_id) {
             let why = "the successor says that it has taken over before it has read everything";
@@ -434,10 +434,10 @@ impl Server {
         }
     }
 
-    /// Calls a hand-over off: the context stays its worker's.
+    /// Calls a hand-over off: the context stays with its worker.
     pub(super) fn fail(&mut self, ctx_id: ContextId, failure: Failure) {
         self.world.workers.call_off(ctx_id, false);
-        // The hand-over made the worker execute something: its checkpoint counts no more.
+        // The hand-over made the worker execute something, so the checkpoint counts no more.
         self.world.checkpoints.is_used(ctx_id, Instant::now());
         self.device.hand_over_ends(ctx_id, &mut self.world);
         if let Some(hand_over) = self.world.handovers.fails(ctx_id) {
@@ -448,11 +448,11 @@ impl Server {
         }
     }
 
-    /// Does what a worker or a successor has sent.
+    /// Acts upon the messages of a worker or a successor.
     pub(super) fn receive_from(&mut self, serial: u32) {
         let Some(whose) = self.world.workers.whose(serial) else { return };
         for received in self.world.workers.receive(whose) {
-            // Each message may make it another's.
+            // Each message may give the sender another role.
             match self.world.workers.whose(serial) {
                 Some(Whose::Worker(ctx_id)) => self.hear_worker(ctx_id, received),
                 Some(Whose::Successor(ctx_id)) => self.hear_successor(ctx_id, received),
@@ -463,7 +463,7 @@ impl Server {
 }
 
 impl World {
-    /// Has a successor started, which the broker lets use GPUs that the context comes to.
+    /// Has a successor started, after telling the broker which GPUs the context comes to.
     fn start_successor(
         &mut self,
         ctx_id: ContextId,
@@ -480,7 +480,7 @@ impl World {
         self.workers.start_successor(ctx_id, number, self.hangs.limit(), (placement, pages), swapped_out)
     }
 
-    /// Tells the broker that a context is not on these GPUs any more.
+    /// Tells the broker that a context does not use these GPUs any more.
     fn leaves_gpus(&self, ctx_id: ContextId, gpus: &[u8]) {
         self.broker.iter().for_each(|broker| broker.leaves(ctx_id, gpus));
     }
@@ -498,7 +498,7 @@ impl World {
         }
     }
 
-    /// Says what has come of a hand-over.
+    /// Logs how a hand-over ended, and tells the asker.
     fn handed_over(
         &mut self,
         ctx_id: ContextId,

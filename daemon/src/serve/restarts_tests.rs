@@ -1,4 +1,4 @@
-//! Hand-overs with workers that are played.
+//! Tests of hand-overs, with workers that the tests play.
 
 use super::broker::Broker;
 use super::fuzzing::options;
@@ -24,7 +24,7 @@ use std::time::{Duration, Instant};
 
 pub(super) const CONTEXT: ContextId = ContextId(1);
 
-/// No test takes so long.
+/// A time that is longer than any test takes.
 const LONG: Duration = Duration::from_secs(600);
 
 /// A device process with one context, whose workers are played.
@@ -36,7 +36,7 @@ pub(super) struct Rig {
     /// The ends of the workers that were started, by their serial numbers.
     pub(super) workers: BTreeMap<u32, Channel>,
     pub(super) killed: Vec<u32>,
-    /// The time of all turns, unless a test says another: however long a test takes, nothing becomes due.
+    /// The time of all turns, unless a test gives another: however long a test takes, nothing becomes due.
     pub(super) now: Instant,
 }
 
@@ -184,7 +184,7 @@ impl Rig {
         self.turn();
     }
 
-    /// A restart begins, up to where the old worker is told to hand over; the socket that it is given.
+    /// Begins a restart, up to where the old worker is told to hand over. Returns the socket that the old worker is given.
     pub(super) fn begin(&mut self, new: u32) -> Channel {
         self.server.restart(CONTEXT, None, Asker::Test);
         self.turn();
@@ -202,12 +202,12 @@ impl Rig {
         self.prelude_built(new)
     }
 
-    /// The successor builds up what the old worker has written down meanwhile; the socket that this is given then.
+    /// The successor builds up what the old worker has written down meanwhile. Returns the socket that the old worker is then given.
     fn prelude_built(&mut self, new: u32) -> Channel {
         self.hear_one(OLD, &ToWorker::WritePrelude { goes_on: false, is_at_home: false });
         assert!(matches!(self.stage(), Some(Stage::Prepares { .. })));
         self.say(new, &ToDevice::PreludeBuilt { is_at_home: false });
-        // Where this took long, there are more parts.
+        // If this part took long, more parts follow.
         while let Some(Stage::Prepares { .. }) = self.stage() {
             self.hear_one(OLD, &ToWorker::WritePrelude { goes_on: true, is_at_home: false });
             self.hear(new);
@@ -291,7 +291,7 @@ fn a_successor_gets_the_context_with_what_came_meanwhile_and_nobody_misses_a_fen
     );
     rig.say(NEW, &signalled(8));
     assert_eq!(rig.open(), 0);
-    // The end of the other's process is not the context's.
+    // The end of the old worker's process does not end the context.
     rig.workers.remove(&OLD);
     rig.turn();
     assert!(rig.is_running());
@@ -310,7 +310,7 @@ fn a_context_goes_on_while_its_successor_prepares() {
     assert!(matches!(rig.hear(NEW)[..], [ToWorker::AttachResource { .. }]), "it sees what the context sees");
     rig.say(OLD, &signalled(7));
     assert_eq!(rig.open(), 0);
-    // The end of the prelude is not that of the preparations.
+    // The end of the prelude does not end the preparations.
     drop(writes);
     rig.turn();
     assert!(matches!(rig.stage(), Some(Stage::Prepares { part: 1, .. })));
@@ -320,7 +320,7 @@ fn a_context_goes_on_while_its_successor_prepares() {
         rig.say(NEW, &ToDevice::PreludeBuilt { is_at_home: false });
     }
     assert_eq!(rig.stage(), Some(Stage::Rests));
-    // Once is enough.
+    // The successor says it once more, which is a mistake.
     rig.say(NEW, &ToDevice::PreludeBuilt { is_at_home: false });
     assert_eq!((rig.counts(), &rig.killed[..]), ((0, 1), &[NEW][..]));
     assert!(rig.is_running());
@@ -341,7 +341,7 @@ fn a_program_that_finds_no_memory_is_answered_when_a_successor_with_memory_of_it
             rig.say(OLD, &ToDevice::Stays { reason: "test".into(), for_now: true });
         }
         let number = rig.server.world.workers.successor_number(CONTEXT).unwrap();
-        // Two of its rings at once.
+        // Two rings of the context ask at once.
         [5, 6].into_iter().for_each(|request| rig.say(OLD, &ToDevice::ClosingWanted { request }));
         assert_eq!((rig.counts(), &rig.killed[..], rig.stage()), ((0, 1), &[NEW][..], None), "{stage}");
         let is_answer = |told: &ToWorker| matches!(told, ToWorker::CaughtUp { .. });
@@ -436,7 +436,7 @@ fn without_its_successor_a_worker_goes_on_whenever_it_hears_of_that() {
         rig.begin(NEW + 1);
         rig.say(OLD, &ToDevice::Stays { reason: String::new(), for_now: true });
         assert!(rig.is_running());
-        // Nobody has asked again.
+        // The worker was not asked again.
         rig.say(OLD, &ToDevice::HandedOver);
         assert!(!rig.is_running());
     }
@@ -477,7 +477,7 @@ fn a_worker_may_have_written_and_answered_before_either_is_heard_of() {
     rig.workers[&OLD].send(&ToDevice::HandedOver, None).unwrap();
     rig.turn();
     assert_eq!(rig.stage(), Some(Stage::Moves { handed_over: true, taken_over: false }));
-    // The system had told of both before the answer was read.
+    // The kernel had reported both before the answer was read.
     rig.server.worker_writes(CONTEXT);
     assert_eq!((rig.counts(), &rig.killed[..]), ((0, 0), &[][..]));
     rig.say(NEW, &taken_over());
@@ -503,7 +503,7 @@ fn whoever_ends_a_context_ends_its_successor() {
     rig.turn();
     assert_eq!((rig.counts(), &rig.killed[..], rig.is_running()), ((0, 1), &[NEW][..], false));
     assert_eq!((rig.stage(), rig.open()), (None, 0));
-    // Its worker dies.
+    // The context's worker dies.
     let mut rig = self::rig();
     let writes = rig.begin(NEW);
     writes.send(&HandOver::End, None).unwrap();
@@ -571,7 +571,7 @@ fn ask(rig: &mut Rig, request: u32) {
     }
 }
 
-/// A context that has a piece of memory and credit, with one more question of each kind whose answers its worker hears of at rest.
+/// A context that has a piece of memory and credit, and has asked for one more of each; its worker gets the answers at rest.
 fn asked_late() -> (Rig, Channel, [MemoryId; 2]) {
     let mut rig = rig();
     ask(&mut rig, 1);
@@ -657,7 +657,7 @@ fn a_context_that_moves_comes_to_the_other_gpu_first_and_leaves_one_of_both_at_t
     assert!(matches!(asked(&mut rig, change(0, 1))[..], [COMES_1, ToBroker::Restarting { .. }]));
     rig.dies(NEW, |rig| rig.stage().is_none());
     assert!(matches!(heard(&broker)[..], [LEAVES_1, ToBroker::Restarted { outcome: Err(_), .. }]));
-    // The next one does not.
+    // The next successor does not die.
     let new = NEW + 1;
     assert!(matches!(asked(&mut rig, change(0, 1))[..], [COMES_1, ToBroker::Restarting { .. }]));
     let messages = rig.hear(new);
@@ -673,7 +673,7 @@ fn a_context_that_moves_comes_to_the_other_gpu_first_and_leaves_one_of_both_at_t
     let messages = heard(&broker);
     assert!(messages.contains(&LEAVES_0) && !messages.contains(&LEAVES_1), "{messages:?}");
     assert!(matches!(messages.last(), Some(ToBroker::Restarted { outcome: Ok(_), .. })), "{messages:?}");
-    // A restart stays where it is, and nothing moves from where it is not.
+    // A restart keeps the context on its GPU, and a context cannot be moved from a GPU on which it is not.
     let again = FromBroker::Restart { ctx_id: CONTEXT, change: None };
     assert!(matches!(asked(&mut rig, again)[..], [ToBroker::Restarting { .. }]));
     let messages = rig.hear(new + 1);
@@ -726,7 +726,7 @@ fn a_vm_goes_on_without_the_thread_that_counts_for_its_operators() {
     assert_eq!(setup.passage, Some(Passage::Counted));
     drop(theirs);
     let begun = Instant::now();
-    // A process that another test starts may have it for a moment still.
+    // A process that another test starts may still hold the channel for a moment.
     while rig.server.world.broker.is_some() && begun.elapsed() < LONG {
         rig.turn();
         std::thread::yield_now();

@@ -10,14 +10,14 @@ use protocol::venus::generated::RingStatusFlagsMESA;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 
-/// The table.
+/// The table of rings.
 #[derive(Debug)]
 pub(super) struct Rings {
     per_context: usize,
     contexts: FxHashMap<ContextId, FxHashMap<u64, Status>>,
 }
 
-/// A ring, written down for another process.
+/// A ring as it is written down for another process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct PassedRing {
     ctx_id: ContextId,
@@ -34,7 +34,7 @@ struct Status {
 }
 
 impl Rings {
-    /// No rings yet; at most `per_context` are kept of each context, as many as a worker allows.
+    /// Makes a table without rings, which keeps at most `per_context` of each context, as many as a worker allows.
     pub(super) fn new(per_context: usize) -> Self {
         Self { per_context, contexts: FxHashMap::default() }
     }
@@ -81,7 +81,7 @@ impl Rings {
         self.contexts.remove(&ctx_id);
     }
 
-    /// Marks all rings of a context ALIVE, while its worker is dead and its successor does not serve them yet. IDLE is lost with that, which does no
+    /// Marks all rings of a context ALIVE, while its worker is dead and its successor does not serve them yet. The write clears IDLE, which does no
     /// harm: the successor looks at the tail of each ring before it sleeps.
     pub(super) fn keep_alive(&self, ctx_id: ContextId, blobs: &Blobs, sees: impl Fn(ResourceId) -> bool) {
         let all = self.contexts.get(&ctx_id).into_iter().flat_map(FxHashMap::values);

@@ -1,4 +1,4 @@
-//! Memory of the GPUs that the broker lets a VM have and takes away, with workers and a broker that are played.
+//! Tests of the GPU memory that the broker gives a VM and takes away, with workers and a broker that the tests play.
 
 use super::handover::room::Room;
 use super::handover::{Asker, Stage};
@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 
 /// The worker with a driver that follows one without.
 const THIRD: u32 = 2;
-/// Time for which contexts wait, in milliseconds: longer than a test takes. And half of it.
+/// The time for which contexts wait, in milliseconds, which is longer than a test takes; and half of that time.
 const WAIT_MS: u64 = 600_000;
 const HALF: Duration = Duration::from_millis(WAIT_MS / 2);
 
@@ -38,27 +38,27 @@ impl Rig {
         assert_eq!(self.stage(), Some(Stage::Rests));
     }
 
-    /// Returns whether a worker hears that a request is refused, when the time is this.
+    /// Returns whether a worker hears at this time that a request is refused.
     fn is_refused(&mut self, worker: u32, request: u32, now: Instant) -> bool {
         self.server.room_due(now);
         self.hear(worker).contains(&ToWorker::MemoryRefused { request })
     }
 
-    /// One worker writes everything and another takes it over, with its credit. Nothing is left of the first.
+    /// One worker writes everything, and another takes the context over with its credit. Nothing is left of the first worker.
     fn passes_on(&mut self, workers: (u32, u32), credit: u64, meanwhile: impl FnOnce(&mut Self)) {
         let number = self.begins_to_pass_on(workers, credit, meanwhile);
         self.server.nothing_is_left(number);
         self.turn();
     }
 
-    /// Does the same, but the first has not ended. Returns its number.
+    /// Does the same, but the first worker has not ended. Returns the number of the first worker.
     fn begins_to_pass_on(
         &mut self,
         (old, new): (u32, u32),
         credit: u64,
         meanwhile: impl FnOnce(&mut Self),
     ) -> u64 {
-        // The hand-over before.
+        // These messages belong to the hand-over before.
         self.hear(old);
         self.say(new, &ToDevice::Ready);
         self.hear(new);
@@ -120,14 +120,14 @@ fn a_request_waits_for_the_broker_and_gets_no_more_than_there_is() {
     assert_eq!(rig.hear(OLD), [ToWorker::MemoryGranted { request: 1, memory: None, bytes: 150 }]);
     rig.asks(OLD, 2, 50, 50);
     assert_eq!(state(&broker), RoomState { lacks: 50, holds: 150, ..has });
-    // The first of two is heard of, until it is wanted no more.
+    // The broker hears of the first of two requests until the worker takes it back.
     rig.asks(OLD, 4, 70, 70);
     rig.say(OLD, &ToDevice::MemoryWantedNoMore { request: 2 });
     assert_eq!(rig.hear(OLD), [waits(2), waits(4), ToWorker::MemoryRefused { request: 2 }]);
     assert_eq!(state(&broker), RoomState { lacks: 70, holds: 150, ..has });
     rig.say(OLD, &ToDevice::MemoryWantedNoMore { request: 4 });
     assert_eq!((rig.hear(OLD), state(&broker)), (vec![ToWorker::MemoryRefused { request: 4 }], has));
-    // A quota is no matter of the broker, and what it does not have cannot be had.
+    // A quota does not concern the broker, and a request for more than the broker has is refused.
     rig.asks(OLD, 3, u64::MAX, u64::MAX);
     assert_eq!(rig.hear(OLD), [ToWorker::MemoryRefused { request: 3 }]);
     rig.asks(OLD, 5, 851, 851);
@@ -156,7 +156,7 @@ fn each_request_is_refused_when_it_has_waited_for_long_enough() {
 fn a_request_that_a_hand_over_interrupts_and_no_other_has_waited_when_it_is_made_anew() {
     let stays = || ToDevice::Stays { reason: "busy".into(), for_now: true };
     let no_more = ToDevice::MemoryWantedNoMore { request: 1 };
-    // Within one look at what waits: the request that was taken back, that was granted meanwhile, and that is granted when it is made anew.
+    // Within one look at the waits, a request was taken back, was granted meanwhile, or is granted when it is made anew.
     for (is_taken_back, room, said, request) in [
         (true, 0, vec![wants(2, 100, 100)], 2),
         (false, 100, vec![wants(2, 100, 100)], 2),
@@ -215,7 +215,7 @@ fn a_context_that_was_to_go_for_others_stays_if_they_do_not_need_it_any_more() {
     assert_eq!(rig.stage(), Some(Stage::Starts));
     rig.told(&broker, &may(3, 150, false));
     assert_eq!((rig.stage(), rig.is_running()), (None, true));
-    // It is not left alone for that.
+    // The context is not left alone for that.
     rig.told(&broker, &may(4, 100, true));
     assert_eq!(rig.stage(), Some(Stage::Starts));
 }
@@ -228,7 +228,7 @@ fn a_busy_context_is_swapped_out_if_it_has_to_be_and_comes_back_when_it_may() {
         assert_eq!(rig.stage(), None, "it is not idle");
         rig.told(&broker, &may(3, 100, true));
         assert_eq!(rig.stage(), Some(Stage::Starts));
-        // What its program does meanwhile waits.
+        // The program's submissions wait meanwhile.
         rig.passes_on((OLD, NEW), 150, |rig| rig.submit(1, Some(7)));
         assert_eq!(rig.server.unmovable(CONTEXT), Some(Unmovable::Waits));
         let wants = RoomState { order: 3, lacks: 150, ..RoomState::default() };

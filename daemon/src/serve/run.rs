@@ -60,7 +60,7 @@ use zerocopy::IntoBytes;
 /// The options of a device process, which say how to serve.
 #[derive(Debug)]
 pub struct Options {
-    /// The VM's options. Where an option is open, another field has the choice.
+    /// The VM's options. Where an option leaves a choice open, another field has the choice.
     pub vm: VmOptions,
     /// The source of frontends.
     pub listen: Listen,
@@ -68,7 +68,7 @@ pub struct Options {
     pub window_size: u64,
     /// End with the first frontend instead of waiting for the next.
     pub exit_on_disconnect: bool,
-    /// The GPUs that guests see, at least one, and behind them spare ones; what their mappable memory is made of is the same.
+    /// The GPUs that guests see, at least one, followed by spare GPUs. The back end of mappable memory is the same for all.
     pub gpus: Vec<GpuChoice>,
     /// The number of GPUs that guests see.
     pub gpus_seen: usize,
@@ -110,21 +110,21 @@ pub(super) const TOKEN_LAUNCHER: u64 = 4;
 const TOKEN_BROKER: u64 = 5;
 pub(super) const TOKENS: Tokens = Tokens { kick: TOKEN_KICK, doorbell: TOKEN_DOORBELL };
 
-/// Requests taken from a queue before everything else gets its turn; the rest is seen before the thread would sleep.
+/// Requests taken from a queue before other work gets its turn; the thread takes the rest before it sleeps.
 const REQUESTS_PER_TURN: usize = 256;
-/// The time after which no more requests are taken from a queue in this turn. A frontend may need some for each mapping, and workers wait meanwhile.
+/// The time after which no more requests are taken from a queue in this turn. A frontend may take time for each mapping while workers wait.
 const TURN_MAX: Duration = Duration::from_millis(100);
-/// Workers' questions that wait for the end of the guest's requests; one more, and all are answered at once.
+/// Workers' questions that wait until the guest's requests are done, at most; with one more, all are answered at once.
 const CATCHING_UP_MAX: usize = 1024;
-/// The requests that all queues can hold. When so many are done, what a guest has sent before a question is done, though its other programs may go on
-/// sending.
+/// The requests that all queues can hold. When so many are done after a question, all that the guest had sent before the question is done, even if
+/// its other programs go on sending.
 const REQUESTS_OF_QUEUES: usize = QUEUES << 15;
-/// Time that another device process has to go on in the place of this one: less than the broker waits for the end of this one.
+/// Time that another device process has to replace this one: less than the time for which the broker waits for the end of this one.
 const LEAVES_WITHIN: Duration = Duration::from_secs(10);
-/// Time after which the next frontend is listened for when one had to be refused.
+/// Time after which this process listens for the next frontend when it had to refuse one.
 const REFUSED_PAUSE: Duration = Duration::from_millis(100);
 
-/// Serves frontends until a signal ends the process, or the only frontend has gone; or until another process would serve better.
+/// Serves frontends until a signal ends the process, the only frontend has gone, or another process would serve better.
 pub fn serve(mut options: Options) -> io::Result<End> {
     let signals = options.signals.take().map_or_else(take_signals, Ok)?;
     let end_request = EndRequest::watch(signals)?;
@@ -148,17 +148,17 @@ pub(super) struct Server {
     pub(super) device: Device<PendingResponse>,
     pub(super) world: World,
     pub(super) attention: Attention,
-    /// Generations of the queues, as last heard.
+    /// Generations of the queues, as this thread saw them last.
     pub(super) generations: [u32; QUEUES],
-    /// Queues whose drivers broke the rules: left alone until something is heard of them.
+    /// Queues whose drivers broke the rules: left alone until the driver kicks or the frontend changes a queue.
     pub(super) broken: [bool; QUEUES],
     /// Bytes of the request at hand.
     request: Vec<u8>,
-    /// Workers that wait until the guest's requests are done, and the numbers of their questions.
+    /// Contexts whose workers wait until the guest's requests are done, and the numbers of their questions.
     catching_up: Vec<(ContextId, u32)>,
-    /// Requests that were done since the first of them asked.
+    /// Requests that were done since the first of these workers asked.
     requests_since_asked: usize,
-    /// The things that wait for descriptors to be closed.
+    /// The questions and accounts that wait for descriptors to be closed.
     pub(super) closing: Closing,
     done: bool,
     end_request: EndRequest,
@@ -227,7 +227,7 @@ impl Server {
                 restless: restless(&options.vm),
                 idle: options.vm.swap_after.map(Idle::new),
                 room: if options.awaits_room { Room::closed() } else { Room::default() },
-                // Memory of another back end ends with its worker, so a checkpoint would be of no use.
+                // Memory of another back end ends with its worker, so a checkpoint would be useless.
                 checkpoints: Checkpoints::new(
                     options.checkpoint_after.filter(|_| memory == MemoryBackEnd::Memfd),
                 ),
@@ -300,7 +300,7 @@ impl Server {
         Ok(End::Asked)
     }
 
-    /// Guest memory is gone under our hands: what was read since is wrong.
+    /// Guest memory has disappeared while this process used it: all that this process has read since is wrong.
     fn end_shrunk(&self) {
         if let Some(session) = &self.world.session {
             log::error!(
@@ -312,7 +312,7 @@ impl Server {
 
     pub(super) fn dispatch(&mut self, token: u64, flags: Events) -> io::Result<()> {
         match token {
-            // All queues are run when everything else has had its turn.
+            // All queues are run after the other events.
             TOKEN_KICK => self.broken = [false; QUEUES],
             TOKEN_DOORBELL => return self.doorbell(),
             TOKEN_LISTENER => return self.accept(),
@@ -344,7 +344,7 @@ impl Server {
         Ok(())
     }
 
-    /// Waits for a frontend: the next one, or the one that is there already.
+    /// Waits for a frontend: the next one, or the one that is connected already.
     fn await_frontend(&mut self) -> io::Result<()> {
         match &mut self.listen {
             Listen::Socket { listener, .. } => watch(&self.epoll, &*listener, TOKEN_LISTENER),
@@ -373,8 +373,8 @@ impl Server {
         }
     }
 
-    /// Refuses a frontend, as what a session needs cannot be had: descriptors or a thread, perhaps because others have taken all there are.
-    /// That can be otherwise soon, so the next frontend is listened for after a pause.
+    /// Refuses a frontend, because the system lacks the descriptors or the thread that a session needs; other programs may have taken them all.
+    /// That can change soon, so this process listens for the next frontend after a pause.
     fn refuse_frontend(&mut self, why: &dyn std::fmt::Display) {
         self.world.log(DeviceEvent::FrontendRefused(why));
         match &self.listen {
@@ -410,7 +410,7 @@ impl Server {
         Ok(())
     }
 
-    /// Tells the launcher which process the frontend is: it keeps lent memory while that lives.
+    /// Tells the launcher which process the frontend is: the launcher keeps lent memory while that process lives.
     pub(super) fn tell_launcher_of(&self, frontend: impl AsFd) -> io::Result<()> {
         if self.world.lenders.devices().is_empty() {
             return Ok(());
@@ -422,7 +422,7 @@ impl Server {
         self.world.workers.launcher().frontend(process.as_ref())
     }
 
-    /// A queue was started or stopped, the frontend is not listened to any more, or the session has ended.
+    /// A queue was started or stopped, the session has stopped listening to the frontend, or the session has ended.
     fn doorbell(&mut self) -> io::Result<()> {
         let Some(session) = &self.world.session else { return Ok(()) };
         session.answer_doorbell();
@@ -457,7 +457,7 @@ impl Server {
 
     /// Frees everything that belongs to the frontend's VM.
     pub(super) fn end_session(&mut self) {
-        // First the connection, so that nothing is sent to the frontend any more.
+        // The connection is closed first, so that nothing is sent to the frontend any more.
         if self.world.session.take().is_some() {
             self.tell_frontend(false);
         }
@@ -478,7 +478,7 @@ impl Server {
         }
     }
 
-    /// Tells the workers that wait for it when the requests are done that the guest had sent when they asked.
+    /// Tells the waiting workers when the requests are done that the guest had sent before the workers asked.
     fn tell_caught_up_due(&mut self) {
         let are_done = self.requests_since_asked > REQUESTS_OF_QUEUES;
         if self.catching_up.is_empty() || !self.has_requests() || are_done {
@@ -501,7 +501,7 @@ impl Server {
     fn run_queue(&mut self, index: usize, vring: &Arc<Vring>) {
         let limit = HEADER_BYTES + 8 + self.command_limits.submit_bytes as usize;
         let mut request = std::mem::take(&mut self.request);
-        // Before the look at the queue, which tells of a reset.
+        // This must be known before the look at the queue, which may report a reset.
         let can_unmap_owed = index == CONTROLQ && self.world.can_unmap_owed();
         let start = Instant::now();
         for _ in 0..REQUESTS_PER_TURN {
@@ -534,7 +534,7 @@ impl Server {
 
     fn handle(&mut self, request: &[u8], pending: PendingResponse) {
         self.world.progress.begins();
-        // Before anything of a lost context can be used anew.
+        // This comes before any number of a lost context can be used anew.
         self.settle();
         let Some(header) = pending.header() else {
             self.world.log(DeviceEvent::ShortRequest);
@@ -553,7 +553,7 @@ impl Server {
         }
     }
 
-    /// Requests that wait for workers hold so many descriptors of the queue that the guest could soon send none that ends one of them.
+    /// Kills the worker that owes most answers: open requests nearly fill the queue, so the guest could soon send no request that ends a context.
     fn make_room(&mut self) {
         if let Some((ctx_id, owed)) = self.device.owes_most() {
             let why = format!(
@@ -584,8 +584,8 @@ impl Server {
 
     pub(super) fn hear_worker(&mut self, ctx_id: ContextId, received: FromWorker) {
         match received {
-            // Its successor has the context, or it goes on as if it had not said anything. But what it was given behind its back, in answer to
-            // what it had asked before, it gives back once.
+            // The worker's successor has the context, or the worker goes on as if it had sent nothing. But the worker gives back, once, what it
+            // was granted at rest in answer to earlier requests.
             FromWorker::Message(message, fd)
                 if self.world.workers.rests(ctx_id)
                     && !matches!(
@@ -630,7 +630,7 @@ impl Server {
                 if let Err(reason) = self.world.lenders.anchor(ctx_id, fd, left) {
                     self.lose(ctx_id, reason);
                 }
-                // Before anything is mapped that they keep alive.
+                // This comes before any memory is mapped that the anchors keep alive.
                 self.world.order_keeper();
             }
             ToDevice::BlobRefused { resource_id, reason } => {
@@ -717,10 +717,10 @@ impl Server {
         let (file, memory) = file.map_or((None, None), |(file, memory)| (Some(file), memory));
         let lent = memory.filter(|_| file.as_ref().is_some_and(|file| device_node(file).is_some()));
         let taken = match self.device.pending_export(ctx_id, resource_id) {
-            // A resource may be gone before its worker has answered.
+            // A resource may be gone before the worker has answered.
             None => None,
             Some((size, mappable)) => {
-                // What the worker does not hold is not what it was given.
+                // A piece that the worker does not hold is not memory that the worker was given.
                 let held = memory.filter(|memory| self.device.held_piece(ctx_id, *memory) >= Some(size));
                 let export = Export { ctx_id, resource_id, size, mappable };
                 let taken = self.world.blobs.accept(&export, file, held, &self.world.lenders);
@@ -735,7 +735,7 @@ impl Server {
                 let lent = taken == Taken::Lent;
                 self.device.blob_exported(resource_id, cache, held, lent, &mut self.world);
             }
-            // Nobody has it mapped and nobody will.
+            // No process has this memory mapped, and none will map it.
             (None, Some(memory)) => self.world.blob_gone(ctx_id, memory),
             (None, None) => {}
         }
@@ -761,7 +761,7 @@ impl Server {
                     continue;
                 }
             };
-            // What it sent last may say why.
+            // The worker's last messages may say why it ended.
             self.receive_from(child);
             match self.world.workers.whose(child) {
                 Some(Whose::Worker(ctx_id)) => self.lose_unexplained(ctx_id),
@@ -789,7 +789,7 @@ impl Server {
         }
     }
 
-    /// Does what the broker says. Without one that grants, this process ends.
+    /// Carries out the broker's messages. Without a broker that grants, this process ends.
     fn obey_broker(&mut self) {
         if let Err(error) = self.world.hear_broker() {
             log::error!("the broker is gone, so this device process ends: {error}");
@@ -813,7 +813,7 @@ impl Server {
         }
     }
 
-    /// Tells guest and broker what could not be told while the frontend was waited for.
+    /// Tells the guest and the broker what this thread could not tell them while it waited for the frontend.
     pub(super) fn settle(&mut self) {
         while let Some(ctx_id) = self.world.backlog.lost.pop() {
             self.give_up(ctx_id);
@@ -823,12 +823,12 @@ impl Server {
         }
     }
 
-    /// Returns whether another device process still serves the VM that this one is to serve: nothing of the VM is this one's.
+    /// Returns whether another device process still serves the VM that this one is to serve: this one then owns nothing of the VM.
     fn is_successor(&self) -> bool {
         matches!(self.listen, Listen::Successor(_))
     }
 
-    /// Ends everything and waits for it.
+    /// Leaves everything to the process that serves now; without one, ends the session and all workers, and waits until these have ended.
     pub(super) fn end(mut self) {
         match self.given.take() {
             Some(other) => {
@@ -864,8 +864,8 @@ impl Server {
         self.end_session();
     }
 
-    /// Leaves everything to the device process that serves now, and waits until that has told the broker so: the broker takes the end of this process for
-    /// the end of all contexts otherwise.
+    /// Leaves everything to the device process that serves now, and waits until that process has told the broker that it serves: otherwise the broker
+    /// takes the end of this process for the end of all contexts.
     pub(super) fn leave(&mut self, other: &Channel) {
         self.world.progress.waits();
         self.end_request.frontend_is_gone();
@@ -875,7 +875,7 @@ impl Server {
                 Span(LEAVES_WITHIN)
             );
         }
-        // If the other process has not said so, the launcher keeps the anchors until the frontend has ended, as if this process had been killed.
+        // If the other process has not said that it serves, the launcher keeps the anchors until the frontend ends, as if this process were killed.
         if serves(other) {
             self.world.lenders.leave();
             self.world.order_keeper();
@@ -898,7 +898,7 @@ impl Server {
         }
     }
 
-    /// A context's worker is gone and nobody knows why yet: the log waits for the end of the process, the guest does not.
+    /// A context's worker is gone for an unknown reason: tells the guest at once; the log line waits for the report of the process's end.
     pub(super) fn lose_unexplained(&mut self, ctx_id: ContextId) {
         if self.world.workers.is_gone(ctx_id) {
             return;
@@ -915,14 +915,14 @@ impl Server {
         // A worker that was killed could not tell the driver.
         let seen = |resource_id| self.device.sees(ctx_id, resource_id);
         self.world.rings.fail(ctx_id, &self.world.blobs, seen);
-        // From here on the driver submits nothing more, so no fence is reset once it is answered.
+        // From now on the driver submits nothing more, so no fence is reset once it is answered.
         if let Some(page) = self.world.hangs.ends(ctx_id) {
             let shown = self.device.shown_memory(ctx_id);
             self.world.blobs.answer_fences(page.results(), |memory| shown.get(&memory).copied());
         }
         self.device.context_lost(ctx_id, &mut self.world);
         self.world.room.ends(ctx_id);
-        // The frontend has unmapped what the worker had lent.
+        // The frontend has unmapped the memory that the worker had lent.
         self.world.lenders.ends(ctx_id);
     }
 }

@@ -61,7 +61,7 @@ impl Frontend {
         self.0.write_all(&message).unwrap();
     }
 
-    /// A question that is answered only if the features are known.
+    /// Asks a question that is answered only if the features are known.
     fn is_served(&mut self) {
         assert_eq!(self.ask(GET_QUEUE_NUM, None), 2);
     }
@@ -73,7 +73,7 @@ impl Frontend {
         u64::from_le_bytes(*answer.last_chunk().unwrap())
     }
 
-    /// Stops the first queue, which had no request, and starts it again as a driver does that has reset the device.
+    /// Stops the first queue, which had no request, and starts it again like a driver that has reset the device.
     fn resets(&mut self) {
         assert_eq!(self.ask(GET_VRING_BASE, Some(0)), 0);
         self.say(SET_FEATURES, Some(FEATURES | 1 << 29));
@@ -82,7 +82,7 @@ impl Frontend {
     }
 }
 
-/// A device process that serves a frontend, and what keeps it alive.
+/// A device process that serves a frontend, with the objects that keep it alive.
 struct Old {
     server: Server,
     frontend: Frontend,
@@ -115,7 +115,7 @@ fn old() -> Old {
 }
 
 impl Old {
-    /// The broker wants it to hand over, and it does what follows from that. Returns whether another serves.
+    /// The broker wants the device process to hand the VM on, and the device process obeys. Returns whether another process serves.
     fn hand_on(&mut self, channel: Channel) -> bool {
         self.server.world.succession = Succession::Wanted(channel);
         assert!(self.server.succession_due().unwrap().is_none());
@@ -130,7 +130,7 @@ impl Old {
         self.rest()
     }
 
-    /// Goes on until it has come to rest, or does not any more. Returns whether another serves.
+    /// Goes on until the succession has ended. Returns whether another process serves.
     fn rest(&mut self) -> bool {
         let (begun, mut events) = (Instant::now(), Reported::default());
         while matches!(self.server.world.succession, Succession::Halts(..) | Succession::Rests(..)) {
@@ -144,7 +144,7 @@ impl Old {
         self.server.given.is_some()
     }
 
-    /// The device process does not listen to its frontend any more.
+    /// Has the device process stop listening to its frontend.
     fn halts(&self) {
         let session = self.server.world.session.as_ref().unwrap();
         session.halt().unwrap();
@@ -174,7 +174,7 @@ fn a_frontend_that_is_to_map_is_listened_to_while_it_is_waited_for() {
             let attempt = Attempt { channel: ours, until: Instant::now() };
             world.succession = Succession::Halts(attempt, Instant::now() + LONG);
         } else {
-            // The broker wants another succession, which stays.
+            // The broker wants another succession, and that one stays.
             world.succession = Succession::Wanted(ours);
         }
         world.look_around(awaited.as_fd(), PollFlags::IN);
@@ -223,11 +223,11 @@ fn workers_go_on_with_another_device_process_and_their_launcher_with_them() {
     let fence = Fence { ring_idx: RingIdx(1), fence_id: FenceId(7) };
     rig.workers[&OLD].send(&ToDevice::FenceSignalled(fence), None).unwrap();
     assert_eq!(new.world.workers.receive(Whose::Worker(CONTEXT)).len(), 1);
-    // Its launcher obeys the new device process.
+    // The worker's launcher obeys the new device process.
     new.world.workers.kill(CONTEXT);
     rig.turn();
     assert_eq!(rig.killed, [OLD]);
-    // The old one leaves it, and nothing of it ends.
+    // The old device process leaves the worker, and the worker does not end.
     let Rig { server, starter, .. } = rig;
     drop(server);
     assert!(!matches!(starter.try_receive::<ToLauncher>(), Err(ReceiveError::Closed)));
@@ -248,7 +248,7 @@ fn workers_go_on_with_another_device_process_and_their_launcher_with_them() {
     assert_eq!(new.world.workers.may_pass_on(), Ok(()));
 }
 
-/// A device process that has the worker of a rig, which another has started, and the files' other ends.
+/// Makes a device process that has taken over the worker of a rig. Returns it and the other ends of its files.
 fn heir(rig: &Rig) -> (Server, (UnixStream, Channel)) {
     let (mut new, others) = server(Listen::Successor("/nowhere".into()));
     let (passed, files) = rig.server.world.workers.pass_on();
@@ -303,7 +303,7 @@ fn what_a_vm_may_hold_of_the_gpus_memory_holds_for_the_next_device_process() {
     assert_eq!((room.order, room.is_news, room.waits(CONTEXT)), (Some(order), true, true));
     let begun = room.waits.since(&lack, now);
     assert!(begun < now, "the wait has begun anew");
-    // If the file has another word about gpu-memory, only a VM without programs gets another device process.
+    // If the file sets gpu-memory differently, only a VM without programs gets another device process.
     let (mut new, _others) = server(Listen::Successor("/nowhere".into()));
     new.resumed(passed, &mut files()).unwrap();
     assert!(new.world.room.order.is_none());
@@ -341,7 +341,7 @@ fn send_all(channel: &Channel, messages: &[Sent]) {
     }
 }
 
-/// The messages by which a device process is passed on, without those that have it served.
+/// Returns the messages by which a device process is passed on, without those that have the other process serve.
 fn messages(server: &Server) -> Vec<Sent> {
     let (passed, of_session, files) = server.all_of_it().unwrap();
     let files = files.into_iter().map(|file| file.try_clone_to_owned().unwrap());
@@ -397,12 +397,12 @@ fn a_successor_that_the_system_refuses_something_is_to_be_tried_again_and_one_th
     for is_refused in [true, false] {
         let (mut new, _others) = server(Listen::Successor("/nowhere".into()));
         if is_refused {
-            // Nothing can be watched by that.
+            // This file cannot watch anything.
             new.epoll = Arc::new(File::open("/dev/null").unwrap().into());
         }
         let (ours, theirs) = Channel::pair().unwrap();
         for (at, (message, file)) in messages(&old.server).into_iter().enumerate() {
-            // Without the frontend's connection.
+            // The frontend's connection is left out.
             if is_refused || at < 2 || !matches!(message, ToSuccessor::File) {
                 ours.send(&message, file.as_ref().map(AsFd::as_fd)).unwrap();
             }
@@ -425,7 +425,7 @@ fn another_device_process_serves_the_frontend_from_now_on() {
     let (ours, theirs) = Channel::pair().unwrap();
     let path = old.folder.path().join("socket");
     let file = old.server.listen.made_at().unwrap();
-    // Where inotify is used up, the launcher does not notice that another file takes the place of this one.
+    // Where no inotify instance is left, the launcher does not notice that another file replaces this one.
     let other = old.folder.path().join("other");
     std::fs::write(&other, "").unwrap();
     std::fs::rename(other, &path).unwrap();
@@ -450,7 +450,7 @@ fn another_device_process_serves_the_frontend_from_now_on() {
     new.join().unwrap();
 }
 
-/// Returns what a launcher was told to keep, and what of that it was told to let go of, at once or later.
+/// Returns the sets that a launcher was told to keep, and those of them that it was told to let go of, at once or later.
 fn kept(launcher: &Channel) -> (Vec<u64>, Vec<u64>) {
     let (mut keeps, mut lets_go) = (Vec::new(), Vec::new());
     while let Ok(Some((told, _))) = launcher.try_receive() {
@@ -520,7 +520,7 @@ fn a_launcher_keeps_nothing_for_a_successor_that_does_not_serve_after_all() {
     assert_eq!(kept(&launcher), (vec![], vec![]));
 }
 
-/// No lenders yet, on a GPU whose memory is mapped out of `/dev/zero`.
+/// Makes an empty table of lenders, for a GPU whose memory is mapped out of `/dev/zero`.
 fn lenders() -> Lenders {
     Lenders::new([DriverMapped { types: 1, device: makedev(1, 5) }])
 }
@@ -549,7 +549,7 @@ fn nothing_is_passed_on_while_the_frontend_is_in_the_middle_of_a_message() {
     let head = [SET_FEATURES, 1, 8].into_iter().flat_map(u32::to_le_bytes).collect::<Vec<_>>();
     old.frontend.0.write_all(&head).unwrap();
     let (ours, theirs) = Channel::pair().unwrap();
-    // The message thread has taken up the part of the message that is there.
+    // The message thread has read the part of the message that has arrived.
     let (session, begun) = (old.server.world.session.as_ref().unwrap(), Instant::now());
     while rustix::io::ioctl_fionread(session.connection()).unwrap() > 0 {
         assert!(begun.elapsed() < LONG);
@@ -565,7 +565,7 @@ fn nothing_is_passed_on_while_the_frontend_is_in_the_middle_of_a_message() {
     old.frontend.is_served();
 }
 
-/// A state in which everything is there.
+/// A sample of the passed state that has each field and kind of entry.
 const SAMPLE: &str = r#"{
     "session": {
         "features": 300, "protocol_features": 2, "announces_maps": true, "requests": true,
@@ -627,7 +627,7 @@ const SAMPLE: &str = r#"{
     "advised": [true, false], "table_follows": false, "socket": [300, 38]
 }"#;
 
-/// Programs of one form understand each other as long as this holds.
+/// Programs of one form understand each other as long as this test passes.
 #[test]
 fn states_and_messages_that_change_have_another_form() {
     fn hex<M: Serialize>(message: &M) -> String {
@@ -680,7 +680,7 @@ fn what_is_no_state_is_an_error_and_costs_the_successor_only() {
     let files: Vec<_> = files.iter().map(AsFd::as_fd).collect();
     let error = give(&ours, &passed, &files, Duration::from_millis(200)).unwrap_err();
     assert!(error.starts_with("limit hand-on reached: "), "a successor that says nothing: {error}");
-    // None of these touched the frontend's connection.
+    // None of these attempts touched the frontend's connection.
     old.server.world.session.as_mut().unwrap().go_on();
     old.frontend.is_served();
 }

@@ -1,7 +1,7 @@
-//! Swaps contexts out and in: hand-overs to workers without a driver, and from them to workers with one.
+//! This file swaps contexts out and in: it hands them over to workers without a driver, and from these to workers with a driver.
 //!
-//! A context that is swapped out goes on as soon as one of its rings has a command for the driver (`worker::swapped_out`), or its VM's kernel sends
-//! something else than resources. That waits in the device process until a worker with a driver has the context.
+//! A context that is swapped out is swapped in as soon as one of its rings has a command for the driver (`worker::swapped_out`), or its VM's kernel
+//! sends anything except resources. Such a message waits in the device process until a worker with a driver has the context.
 
 use super::blobs::closing::Waits;
 use super::effects::World;
@@ -18,13 +18,13 @@ use protocol::ids::ContextId;
 use std::cmp::Reverse;
 use std::time::{Duration, Instant};
 
-/// Time for which a context does nothing that is swapped out before others.
+/// Time for which a context must do nothing to be swapped out before others.
 const IDLE: Duration = Duration::from_secs(1);
-/// Time after which contexts are looked for again that can be swapped out.
+/// Time after which this module looks again for contexts that can be swapped out.
 const AGAIN_AFTER: Duration = Duration::from_millis(100);
 
 impl Server {
-    /// Swaps contexts out that operators want swapped out, or that are idle for long.
+    /// Swaps out the contexts that operators want swapped out, and those that have long been idle.
     pub(super) fn swaps_due(&mut self, now: Instant) {
         for ctx_id in std::mem::take(&mut self.world.backlog.swaps) {
             self.hand_over(ctx_id, None, (Asker::Operator, Purpose::SwapOut));
@@ -40,7 +40,7 @@ impl Server {
         }
     }
 
-    /// Swaps contexts in for which something has come. To be called before anything else comes.
+    /// Swaps in the contexts for which a message waits. The caller must call this before it handles the next request.
     pub(super) fn swap_in_awaited(&mut self) {
         for ctx_id in self.world.workers.take_awaited() {
             self.swap_in(ctx_id);
@@ -67,7 +67,7 @@ impl Server {
         }
     }
 
-    /// Returns the bytes of contexts that are being swapped out, which may not be in the host's memory yet.
+    /// Returns the bytes of contexts that are being swapped out; these may not be in the host's memory yet.
     pub(super) fn going(&self) -> u64 {
         let contexts = self.world.workers.contexts();
         let going = contexts.filter(|ctx_id| self.world.handovers.is_swapping_out(*ctx_id));
@@ -80,30 +80,30 @@ impl Server {
     }
 }
 
-/// The memory of the GPUs that contexts hold and want, as one look found it.
+/// The GPU memory that contexts hold and want, as one look found it.
 struct Held {
     /// Bytes on the GPUs.
     present: u64,
-    /// All that waits.
+    /// All requests and contexts that wait for memory.
     lacks: Vec<Lack>,
-    /// The contexts that do nothing and have a driver, for the longest time first.
+    /// The contexts that do nothing and have a driver, the longest idle first.
     idle: Vec<ContextId>,
 }
 
 impl World {
-    /// Contexts are watched for being idle, even if none is swapped out for that alone.
+    /// Begins to watch which contexts are idle, even if idleness alone swaps none out.
     fn watch_idle(&mut self) {
         self.idle.get_or_insert_with(|| Idle::new(Duration::MAX));
     }
 
-    /// A context that was found to be idle is found once more, though it does nothing.
+    /// Has an idle context that was found already be found once more, though it does nothing.
     pub(super) fn find_again(&mut self, ctx_id: ContextId) {
         self.idle.iter_mut().for_each(|idle| idle.find_again(ctx_id));
     }
 }
 
-/// Keeps to the part of the GPUs' memory that the broker lets the VM have, where VMs are promised more than there is: has contexts swapped out that
-/// hold more, keeps those waiting that want to come back, and tells the broker what is held and wanted.
+/// This part keeps to the GPU memory that the broker lets the VM have, where VMs are promised more than exists. It has contexts swapped out that
+/// hold more, lets contexts wait that want to come back, and tells the broker how much is held and wanted.
 impl Server {
     /// Nothing of the worker with this number is left.
     pub(super) fn nothing_is_left(&mut self, number: u64) {
@@ -116,7 +116,7 @@ impl Server {
         }
     }
 
-    /// The process of the worker with this number has ended. Its accounts wait for what is being closed, which may be its memory.
+    /// The process of the worker with this number has ended. Its accounts wait for the descriptors being closed, which may be of its memory.
     pub(super) fn worker_has_ended(&mut self, number: u64) {
         match self.world.closer.is_done() {
             true => self.nothing_is_left(number),
@@ -126,8 +126,8 @@ impl Server {
         }
     }
 
-    /// The driver of a worker finds no memory. Before the worker tries again, what else has memory of its context is gone: a successor with which the
-    /// hand-over can be called off, and processes that are ending.
+    /// The driver of a worker finds no memory. Ends a successor whose hand-over can be called off, as it has memory of the context too. The worker
+    /// waits for that, for other processes of the context that are ending, and for descriptors being closed, and then tries again.
     pub(super) fn closing_wanted(&mut self, ctx_id: ContextId, request: u32) {
         let hand_over = self.world.handovers.get(ctx_id);
         if hand_over.is_some_and(|it| it.is_at_home && !matches!(it.stage, Stage::Moves { .. })) {
@@ -141,7 +141,7 @@ impl Server {
         self.closing.await_ended(waits, self.world.closer.given(), ending, Instant::now());
     }
 
-    /// Goes on with what need not wait any more.
+    /// Goes on with the questions and accounts that need not wait any more.
     pub(super) fn closing_due(&mut self, now: Instant) {
         for waits in self.closing.take_done(&self.world.closer, now) {
             match waits {
@@ -151,7 +151,7 @@ impl Server {
         }
     }
 
-    /// A worker asks for memory. Its context may have waited for that already.
+    /// A worker asks for memory. Its context may already have waited for it before a hand-over.
     pub(super) fn memory_wanted(&mut self, ctx_id: ContextId, request: u32, wanted: Wanted) {
         if wanted.least_of_gpu().is_some() {
             self.world.room.waits.asks(ctx_id, request);
@@ -159,7 +159,7 @@ impl Server {
         self.device.memory_wanted(ctx_id, request, wanted, &mut self.world);
     }
 
-    /// A worker takes a request for memory back. One that was told to hand over does so as it comes to rest, and asks anew when it goes on.
+    /// A worker takes a request for memory back. If the reason is that it comes to rest for a hand-over, it asks anew when it goes on.
     pub(super) fn wanted_no_more(&mut self, ctx_id: ContextId, request: u32) {
         if self.device.memory_wanted_no_more(ctx_id, request, &mut self.world)
             && self.world.workers.owes_answer(ctx_id)
@@ -183,7 +183,7 @@ impl Server {
             held = self.held(now);
         }
         if held.present <= order.most && self.call_swaps_off() {
-            // What goes on was granted what it waited for, perhaps.
+            // The contexts that go on may have been granted the memory for which they waited.
             held = self.held(now);
         }
         self.keep_to_room(order.most, &held, now);
@@ -196,7 +196,7 @@ impl Server {
         Held { present: self.device.present_memory(), lacks, idle: self.idle_contexts(now) }
     }
 
-    /// Ends the waits that have lasted for too long, and those for more than there is. Returns whether there was one.
+    /// Ends the waits that have lasted for too long, and those for more than there is. Returns whether it ended any.
     fn end_waits(&mut self, order: RoomOrder, lacks: &[Lack], now: Instant) -> bool {
         let workers = &self.world.workers;
         let rests = |ctx_id| workers.owes_answer(ctx_id) || workers.rests(ctx_id);
@@ -205,7 +205,7 @@ impl Server {
         for lack in lacks {
             let room = &self.world.room;
             let is_over = room.end_of_wait(room.waits.since(lack, now)).is_some_and(|end| end <= now);
-            // One that is swapped out may come back to another GPU than the smallest.
+            // A context that is swapped out may come back to another GPU than the smallest.
             let is_too_much = lack.request.is_some() && self.exceeds(lack, order.total);
             some_ended |= is_over || is_too_much;
             if is_too_much {
@@ -219,7 +219,7 @@ impl Server {
         some_ended
     }
 
-    /// Bytes of the GPUs' memory that a context holds which waits for more. One that is swapped out waits for all that it holds.
+    /// Returns the bytes of GPU memory that a waiting context holds: none if it is swapped out, as it then waits for all its memory.
     fn holds(&self, lack: &Lack) -> u64 {
         lack.request.map_or(0, |_| self.device.device_memory_of(lack.ctx_id))
     }
@@ -270,7 +270,7 @@ impl Server {
         }
     }
 
-    /// Contexts that were to go for others stay where they are, unless they are on their way. Returns whether there was one.
+    /// Calls off the swaps that were to make room for others, unless the contents are being moved. Returns whether it called any off.
     fn call_swaps_off(&mut self) -> bool {
         let is_needless = |ctx_id: &ContextId| {
             self.world.handovers.get(*ctx_id).is_some_and(|it| {
@@ -280,7 +280,7 @@ impl Server {
         };
         let needless: Vec<_> = self.world.workers.contexts().filter(is_needless).collect();
         for ctx_id in &needless {
-            // That is no reason to leave it alone, or for longer than before.
+            // This failure is no reason to leave the context alone, or for longer than before.
             let before = self.world.room.stays.remove(ctx_id);
             self.fail(*ctx_id, Failure::for_now("others do not need its memory any more"));
             self.world.room.stays.remove(ctx_id);
@@ -289,12 +289,12 @@ impl Server {
         !needless.is_empty()
     }
 
-    /// The contexts that can be swapped out: those that do nothing, for the longest time first, and then others, if that is wanted.
+    /// Returns the contexts that can be swapped out: first the idle ones, the longest idle first, and then others, if the broker forces it.
     fn expendable(&self, idle: &[ContextId], now: Instant) -> Vec<(ContextId, Asker)> {
         let room = &self.world.room;
         let busy = self.world.workers.contexts().filter(|ctx_id| room.forced && !idle.contains(ctx_id));
         let mut busy: Vec<_> = busy.map(|ctx_id| (ctx_id, Asker::Broker)).collect();
-        // Those that wait for more last: others of the VM may have to make room for them.
+        // Contexts that wait for more memory come last: others of the VM may have to make room for them.
         busy.sort_unstable_by_key(|(ctx_id, _)| {
             (self.device.awaits_memory(*ctx_id), Reverse(self.device.device_memory_of(*ctx_id)))
         });
@@ -307,12 +307,12 @@ impl Server {
         idle.chain(busy).filter(can).collect()
     }
 
-    /// Returns whether a context can be swapped out, as far as is known.
+    /// Returns whether a context can be swapped out, as far as this process knows.
     fn could_go(&self, ctx_id: ContextId, now: Instant) -> bool {
         !self.world.room.is_left_alone(ctx_id, now) && self.unmovable(ctx_id).is_none()
     }
 
-    /// The contexts that do nothing and have a driver, for the longest time first.
+    /// Returns the contexts that do nothing and have a driver, the longest idle first.
     fn idle_contexts(&self, now: Instant) -> Vec<ContextId> {
         let longest = |idle: &Idle| idle.longest(self.world.hangs.activity(), IDLE, now);
         let idle = self.world.idle.as_ref().map(longest).unwrap_or_default();
@@ -321,12 +321,12 @@ impl Server {
         idle.into_iter().filter(has_driver).collect()
     }
 
-    /// Returns whether a worker with a driver of a context that is swapped out has not ended yet.
+    /// Returns whether a context that is swapped out still has a worker with a driver that has not ended.
     fn leaves(&self, ctx_id: ContextId) -> bool {
         self.world.room.leaving.values().any(|leaving| *leaving == ctx_id)
     }
 
-    /// Tells the broker what is held and wanted, if it is to hear of that.
+    /// Tells the broker how much memory is held and wanted, if it is to hear of this state.
     fn tell_room(&mut self, order: u64, held: &Held, now: Instant) {
         let room = &self.world.room;
         let can_be_had = |lack: &Lack| room.order.is_none_or(|order| !self.exceeds(lack, order.total));

@@ -1,4 +1,4 @@
-//! Contexts that are swapped out and in, with workers that are played.
+//! Tests of contexts that are swapped out and in, with workers that the tests play.
 
 use super::handover::{Asker, GpuMoves, HAND_OVERS_MAX, Purpose, Stage};
 use super::restarts_tests::{CONTEXT, NEW, OLD, Rig, blob, rig, rig_with, signalled, submitted, taken_over};
@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 /// The worker with a driver that follows one without.
 const THIRD: u32 = 2;
 
-/// A file that says this of the host's memory.
+/// Makes a file that says this of the host's memory.
 fn account_of_memory(text: &str) -> File {
     let mut file = File::from(shm::create("meminfo", 4096).unwrap());
     file.write_all(text.as_bytes()).unwrap();
@@ -32,7 +32,7 @@ impl Rig {
         self.turn();
     }
 
-    /// The setup that a worker was given: whether it has a driver.
+    /// Returns whether the setup that a worker was given has a driver.
     fn has_driver(&self, worker: u32) -> bool {
         match self.hear(worker).first() {
             Some(ToWorker::Setup(setup)) => setup.swapped_out.is_none(),
@@ -56,7 +56,7 @@ impl Rig {
         self.swaps_out(Asker::Operator);
         assert!(!self.has_driver(NEW));
         self.say(NEW, &ToDevice::Ready);
-        // No prelude: nothing is compiled.
+        // There is no prelude, because nothing is compiled.
         assert!(matches!(self.hear(NEW)[..], [ToWorker::AttachResource { .. }]));
         self.hands_over(OLD, NEW);
         assert_eq!(self.hear(NEW), [ToWorker::GoOn]);
@@ -83,7 +83,7 @@ fn a_ring_with_a_command_has_its_context_swapped_in() {
     rig.is_swapped_in();
     assert_eq!(rig.hear(THIRD), [ToWorker::GoOn]);
     assert_eq!(rig.counts(), (2, 0));
-    // A worker with a driver has no need to say so.
+    // A worker with a driver need not say that its context wakes.
     rig.say(THIRD, &ToDevice::Wakes);
     assert!(!rig.is_running());
 }

@@ -1,4 +1,4 @@
-//! The device thread's wait for events and requests, as [`waiting::attention`] says.
+//! The device thread's wait for events and requests, which follows [`waiting::attention`].
 
 use super::handover::idle::Idle;
 use super::handover::restless::Restless;
@@ -60,7 +60,7 @@ impl Server {
         Ok(events.fetch(&self.epoll, left(Instant::now()))? || self.has_requests())
     }
 
-    /// Watches for events and requests for so long; returns whether there are some.
+    /// Watches for events and requests, for at most this time. Returns whether there are any.
     fn look(&self, limit: Duration, events: &mut Reported) -> io::Result<bool> {
         if limit.is_zero() {
             return Ok(false);
@@ -77,7 +77,7 @@ impl Server {
         failed.take().map_or(Ok(seen), Err)
     }
 
-    /// Sleeps until there are events, for a moment that may be shorter than a millisecond; returns whether there are some.
+    /// Sleeps until there are events, for at most this time, which may be shorter than a millisecond. Returns whether there are any.
     fn doze(&self, limit: Duration, events: &mut Reported) -> io::Result<bool> {
         match readiness::within(&self.epoll, PollFlags::IN, limit) {
             Ok(none) if none.is_empty() => Ok(false),
@@ -87,7 +87,7 @@ impl Server {
         }
     }
 
-    /// There are requests; events have their turn all the same.
+    /// There are requests: fetches the events too, without a wait.
     fn beside_requests(&self, events: &mut Reported) -> io::Result<bool> {
         events.fetch(&self.epoll, Some(Duration::ZERO))?;
         Ok(true)

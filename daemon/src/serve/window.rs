@@ -1,12 +1,12 @@
-//! The state in which the frontend has the window.
+//! The state of the window in the frontend.
 
 /// The window, apart from the device's record of it.
 #[derive(Debug, Default)]
 pub(super) struct Window {
-    /// Offset and bytes of mappings the frontend made after it had stopped the queues: if that was for a reset, it has
-    /// dropped all others and kept these.
+    /// Offset and bytes of mappings that the frontend made after it had stopped the queues: if it stopped them for a reset, it has
+    /// dropped all other mappings and kept these.
     pub late: Vec<(u64, u64)>,
-    /// Offset and bytes of mappings that the frontend is to remove as soon as it does not have the device stopped any more.
+    /// Offset and bytes of mappings that the frontend is to remove as soon as it starts the device again.
     pub owed: Vec<(u64, u64)>,
     pub table: Table,
 }
@@ -14,17 +14,17 @@ pub(super) struct Window {
 /// The frontend's memory table, as far as it is known to follow the window.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Table {
-    /// No mapping has been waited for yet.
+    /// This process has waited for no mapping yet.
     #[default]
     Unknown,
-    /// The frontend has changed the table for a mapping, so it does so for each, however late.
+    /// The frontend has changed the table for a mapping, so it will change the table for each, however late.
     Follows,
     /// The frontend has changed the table for no mapping, though it announces some there: this process does not wait for it.
     Stays,
 }
 
 impl From<Option<bool>> for Table {
-    /// The table, if it is known whether it follows.
+    /// Returns the state for this knowledge of whether the table follows.
     fn from(follows: Option<bool>) -> Self {
         match follows {
             None => Self::Unknown,
@@ -35,7 +35,7 @@ impl From<Option<bool>> for Table {
 }
 
 impl Table {
-    /// Returns whether it follows, as far as that is known.
+    /// Returns whether the table follows, if that is known.
     pub(super) fn follows(self) -> Option<bool> {
         (self != Self::Unknown).then_some(self == Self::Follows)
     }

@@ -1,4 +1,4 @@
-//! A socket that the service manager listens at, and hands over when the first peer connects.
+//! A socket at which the service manager listens, and which it hands over when the first peer connects.
 
 use std::io;
 use std::os::fd::RawFd;
@@ -6,16 +6,16 @@ use std::os::fd::RawFd;
 /// The sockets that the service manager has passed to this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Activation {
-    /// None was passed.
+    /// No socket was passed.
     None,
-    /// One was passed, under this number.
+    /// One socket was passed, under this number.
     One(RawFd),
-    /// Several were passed, this many.
+    /// Several sockets were passed, this many.
     Several(usize),
 }
 
-/// Returns which sockets were passed (`LISTEN_FDS`, if `LISTEN_PID` names this process), and marks them close-on-exec. To be called before
-/// anything is opened.
+/// Returns which sockets were passed (`LISTEN_FDS`, if `LISTEN_PID` names this process), and marks them close-on-exec. The caller calls this before
+/// it opens any descriptor.
 ///
 /// # Errors
 ///

@@ -4,8 +4,8 @@
 //! 2026-11-27T17:39:23Z WARN  vm=web program=train context 3 is lost: an operator ended it (2 more like it)
 //! ```
 //!
-//! Time (UTC) and level stand where the receiver of the log adds none itself: not in the journal, which has a field for each. Names of VM and program
-//! come before the message; other values follow it as `key=value`, in quotation marks where they would not be one word.
+//! A line has time (UTC) and level only if the receiver of the log adds none itself: the journal has a field for each. Names of VM and program come
+//! before the message; other values follow the message as `key=value`, in quotation marks if they would not be one word.
 
 use log::kv::{self, Key, Source, ToKey, Value, VisitSource, VisitValue};
 use log::{Level, Record};
@@ -15,12 +15,12 @@ use std::time::SystemTime;
 
 /// The keys of values that stand before the message, in their order.
 const BEFORE: [&str; 2] = ["vm", "program"];
-/// The key of the number of a context, which each message about one names itself.
+/// The key of the number of a context, which each message about a context names itself.
 const CONTEXT: &str = "context";
 /// The key of the number of lines that were left out.
 const SUPPRESSED: &str = "suppressed";
 
-/// The key-values of a record with the VM that each record of the process is about, and without values that are missing (`None`).
+/// The key-values of a record, with the VM that all records of the process are about, and without missing values (`None`).
 pub(super) struct Complete<'a> {
     pub pairs: &'a dyn Source,
     pub vm: Option<&'a str>,
@@ -85,7 +85,7 @@ impl Display for Text<'_> {
     }
 }
 
-/// Writes the values that come behind the message.
+/// Writes the values that come after the message.
 struct Behind<'a, 'b>(&'a mut Formatter<'b>);
 
 impl<'kvs> VisitSource<'kvs> for Behind<'_, '_> {
@@ -98,7 +98,7 @@ impl<'kvs> VisitSource<'kvs> for Behind<'_, '_> {
     }
 }
 
-/// A value as one word, which nothing in it can end: guests choose the names of programs.
+/// A value as one word, which no character of the value can end: guests choose the names of programs.
 struct Word<'a>(&'a Value<'a>);
 
 impl Display for Word<'_> {
@@ -128,8 +128,8 @@ impl Display for Line<'_> {
     }
 }
 
-/// A time of day in seconds since 1970, in UTC; shown as in RFC 3339. It is for people only: no code decides by it, as it jumps when the clock is
-/// set.
+/// A time of day in seconds since 1970, in UTC; shown as in RFC 3339. It is for people only: no code decides by it, because it jumps when the clock
+/// is set.
 pub(super) struct Time(u64);
 
 impl Time {

@@ -1,7 +1,7 @@
-//! The log of a process: lines on standard error; or, where that is the journal's (`JOURNAL_STREAM`), records with fields.
+//! The log of a process: lines on standard error, or, if standard error is the journal's (`JOURNAL_STREAM`), records with fields.
 //!
-//! Key-values of a record become fields in upper case. The text has them as well, for readers of the log that ask for no fields: `form` says where.
-//! The socket is opened before a process confines itself.
+//! Key-values of a record become fields in upper case. The text has the key-values too, for readers of the log that ask for no fields: `form` says
+//! where. The socket is opened before a process confines itself.
 
 use super::form::{Complete, Line, Text, Time};
 use super::lines::Lines;
@@ -14,15 +14,15 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 /// Libraries that log every event that a guest causes, without limit.
 const NOISY: [&str; 3] = ["virtio_queue", "vhost", "vm_memory"];
-/// The beginning of this program's own modules, which begin like one of the libraries.
+/// The beginning of the names of this program's own modules, which begin like one of the libraries.
 const OWN: &str = "vhost_user_vulkan";
 
 /// The reader of a process's log.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Reader<'a> {
-    /// Operators, in a file, on a terminal or in the journal. Each record is about this VM, if the process serves only one that has a name.
+    /// Operators, in a file, on a terminal or in the journal. If the process serves a single VM that has a name, each record is about this VM.
     Operators(Option<&'a str>),
-    /// The device process, which adds time, VM and context to each line that it hears.
+    /// The device process, which adds time, VM and context to each line that it reads.
     DeviceProcess,
 }
 
@@ -39,10 +39,10 @@ enum Way {
     Lines { lines: Mutex<Lines>, have_times: bool },
 }
 
-/// The journal, as a reader that may stand still.
+/// The journal, which may stop reading.
 struct Records {
     journal: Journal,
-    /// The number of records that the journal has not taken since the last that it took.
+    /// The number of records that the journal has not taken since it last took one.
     dropped: AtomicU64,
 }
 
@@ -64,7 +64,7 @@ impl Log for Logger {
 }
 
 impl Way {
-    /// Writes a record whose key-values are complete, or drops it: a reader that stands still must not stop a process that serves VMs.
+    /// Writes a record whose key-values are complete, or drops it: a reader that stops reading must not stop a process that serves VMs.
     fn put(&self, record: &Record<'_>, vm: Option<&str>) {
         match self {
             Self::Journal(records) => records.put(record, vm),
@@ -108,7 +108,7 @@ impl Records {
     }
 }
 
-/// Hands on a record of the log about itself.
+/// Passes on a record of the log about the log itself.
 fn noticed<T>(text: Arguments<'_>, vm: Option<&str>, put: impl FnOnce(&Record<'_>) -> T) -> T {
     let none: [(&str, &str); 0] = [];
     let complete = Complete { pairs: &none, vm };

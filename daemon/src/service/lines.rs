@@ -1,9 +1,9 @@
-//! Standard error as a place for lines for which no process waits.
+//! Standard error, written without ever waiting for its reader.
 //!
-//! The reader of standard error may stand still: a pipe is full, a terminal is stopped. A process that serves VMs must not stand still with it. So it
-//! drops a line for which there is no room; before the next line that has room it writes how many were dropped. A flag of the descriptor would avoid
-//! the wait but change the descriptor for each process that has the same file open. So this process opens the file itself, or sets a flag for each
-//! call.
+//! The reader of standard error may stop reading: a pipe is full, a terminal is stopped. A process that serves VMs must not stop with it. So the
+//! process drops a line that finds no room, and before the next line that finds room it writes the number of dropped lines. A flag of the descriptor
+//! would avoid the wait but change the descriptor for each process that has the same file open. So this process opens the file itself, or sets a flag
+//! for each call.
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::fs::{FileType, Mode, OFlags, fstat, open};
@@ -27,7 +27,7 @@ pub(super) struct Lines {
 enum Way {
     /// The pipe or terminal is opened once more.
     Own(OwnedFd),
-    /// A socket, told with each call.
+    /// A socket, which gets the flag with each call.
     Socket,
     /// A file, which has room or fails.
     File,
@@ -35,11 +35,11 @@ enum Way {
     Asked,
 }
 
-/// A pipe with room has room for so much (`PIPE_BUF`).
+/// The bytes that fit into a pipe that reports room (`PIPE_BUF`).
 const PIPE_ROOM: usize = 4096;
 
 impl Lines {
-    /// Finds out the kind of standard error. To be called before the process confines itself.
+    /// Determines the kind of standard error. The caller calls this before the process confines itself.
     pub(super) fn to_stderr() -> Self {
         let stderr = stderr();
         let kind = fstat(&stderr).map(|stat| FileType::from_raw_mode(stat.st_mode));
@@ -53,14 +53,14 @@ impl Lines {
         Self { way, stderr, dropped: 0, is_cut: false }
     }
 
-    /// Writes into this pipe or socket, which does not wait.
+    /// Returns lines that go to this non-blocking pipe or socket.
     #[cfg(test)]
     pub(super) fn to(file: OwnedFd) -> Self {
         Self { way: Way::Own(file), stderr: stderr(), dropped: 0, is_cut: false }
     }
 
-    /// Writes a whole line, or drops it. The `notice` of dropped lines is written with it or not at all, so that it takes no room that a line could
-    /// have.
+    /// Writes a whole line, or drops it. The `notice` of dropped lines is written with the line or not at all, so that the notice takes no room that
+    /// a line could have.
     pub(super) fn put_line(&mut self, line: &str, notice: impl FnOnce(u64) -> String) {
         let written = match self.dropped {
             0 => self.put(line.as_bytes()),
@@ -72,7 +72,7 @@ impl Lines {
         self.dropped = if written.is_ok() { 0 } else { self.dropped + 1 };
     }
 
-    /// Writes all of it at once, or returns the reason why nothing, or less, was written.
+    /// Writes all bytes at once, or returns the reason why none or only some were written.
     fn put(&mut self, bytes: &[u8]) -> Result<(), Errno> {
         let written = loop {
             let written = match &self.way {
@@ -105,12 +105,12 @@ impl Lines {
     }
 }
 
-/// Writes a line to standard error, or drops it where there is no room: a process that ends with an error must end.
+/// Writes a line to standard error, or drops it if there is no room: a process that ends with an error must not wait.
 pub fn print_error(line: &str) {
     Lines::to_stderr().put_line(&format!("{line}\n"), |_| String::new());
 }
 
-/// Returns whether a write would not wait, as far as one can tell.
+/// Returns whether a write would not wait, as far as the system tells.
 fn has_room(file: impl AsFd) -> bool {
     let mut asked = [PollFd::new(&file, PollFlags::OUT)];
     let now = Timespec { tv_sec: 0, tv_nsec: 0 };

@@ -1,7 +1,7 @@
 //! This module tells the service manager the state of this process (`NOTIFY_SOCKET`), and that its loop turns (`WATCHDOG_USEC`).
 //!
 //! The socket is connected before a process confines itself, so that the process opens nothing later. The loop calls [`Manager::turns`] in each turn;
-//! no other code says that it turns. The text of the status, which a guest can change, is sent once a second at most.
+//! no other code reports the loop's turns. The text of the status, which a guest can change, is sent once a second at most.
 
 use rustix::io::Errno;
 use rustix::net::{SendFlags, send};
@@ -29,7 +29,7 @@ struct Link {
     status: Status,
 }
 
-/// A manager that ends this process if it does not hear of a turn of the loop for a while.
+/// The watchdog: a manager that ends this process if no turn of the loop is reported for a while.
 #[derive(Debug)]
 struct Watchdog {
     /// Time between two messages: half of the manager's patience.
@@ -41,9 +41,9 @@ struct Watchdog {
 #[derive(Debug)]
 struct Status {
     shown: String,
-    /// The time from which another may be shown.
+    /// The earliest time at which another text may be shown.
     next: Instant,
-    /// The text may be another by now.
+    /// The text may have changed.
     is_stale: bool,
 }
 
@@ -53,7 +53,7 @@ const STATUS_PAUSE: Duration = Duration::from_secs(1);
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
 impl Manager {
-    /// Connects to the manager that the environment names. If that cannot be reached, this is logged and the process goes on without it.
+    /// Connects to the manager that the environment names. If the manager cannot be reached, this is logged and the process goes on without it.
     #[must_use]
     pub fn of_environment() -> Self {
         let Some(place) = env::var_os("NOTIFY_SOCKET").filter(|place| !place.is_empty()) else {
@@ -83,7 +83,7 @@ impl Manager {
         Self { link: Some(Link { socket, watchdog, status }), is_ready: false }
     }
 
-    /// Returns whether there is a manager that wants to hear something.
+    /// Returns whether this process has a manager to report to.
     #[must_use]
     pub fn is_there(&self) -> bool {
         self.link.is_some()
@@ -104,7 +104,7 @@ impl Manager {
         }
     }
 
-    /// Tells the manager that this process reads its configuration anew; [`Self::ready`] says that it has.
+    /// Tells the manager that this process reads its configuration anew; [`Self::ready`] reports the end of the reading.
     pub fn reloading(&mut self) {
         match NotifyState::monotonic_usec_now() {
             Ok(now) => _ = self.tell(&[NotifyState::Reloading, now], SendFlags::empty()),
@@ -112,18 +112,18 @@ impl Manager {
         }
     }
 
-    /// Tells the manager that this process ends. It is told nothing more.
+    /// Tells the manager that this process ends. The manager is told nothing more.
     pub fn stopping(&mut self) {
         self.tell(&[NotifyState::Stopping], SendFlags::empty());
         self.link = None;
     }
 
-    /// Notes that the status may be another by now.
+    /// Notes that the status may have changed.
     pub fn status_changed(&mut self) {
         self.link.iter_mut().for_each(|link| link.status.is_stale = true);
     }
 
-    /// The loop turns: tells the manager so if that is due, and the status if it has changed. To be called by the loop only.
+    /// Tells the manager that the loop turns, if that is due, and the status if it has changed. Only the loop calls this.
     pub fn turns(&mut self, now: Instant, status: impl FnOnce() -> String) {
         let is_due = |at: Option<Instant>| at.is_some_and(|at| at <= now);
         if is_due(self.next_beat()) {
@@ -145,7 +145,7 @@ impl Manager {
         }
     }
 
-    /// Returns when [`Self::turns`] has something to tell, even if nothing happens until then.
+    /// Returns when [`Self::turns`] has a message to send, even if no event comes until then.
     #[must_use]
     pub fn next_turn(&self) -> Option<Instant> {
         self.next_beat().into_iter().chain(self.next_status()).min()
@@ -160,7 +160,7 @@ impl Manager {
         status.is_stale.then_some(status.next)
     }
 
-    /// Sends the manager a message, and returns whether it has got it.
+    /// Sends the manager a message, and returns whether the manager has got it.
     fn tell(&mut self, states: &[NotifyState<'_>], flags: SendFlags) -> bool {
         let Some(link) = &self.link else { return false };
         let message: String = states.iter().map(|state| format!("{state}\n")).collect();
@@ -278,10 +278,10 @@ mod tests {
             rig.manager.turns(rig.begin + at * SECOND, String::new);
         }
         assert!(rig.manager.is_there());
-        // The manager hears of the next turn before its patience is at an end.
+        // The next turn is reported to the manager before the manager's patience ends.
         assert_eq!(rig.manager.next_turn(), Some(rig.begin + 1_999 * SECOND + SECOND / 8));
         drop(rig.theirs);
-        // A child that another test starts has the socket as well until it executes its program.
+        // A child that another test starts also has the socket until the child executes its program.
         let is_gone = (3_000..63_000).any(|at| {
             rig.manager.turns(rig.begin + at * SECOND, String::new);
             std::thread::sleep(Duration::from_millis(10));

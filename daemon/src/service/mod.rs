@@ -10,8 +10,8 @@
 //! | `records` | a record with its fields | systemd's "Native Journal Protocol" |
 //! | `lines` | standard error, for which no process waits | |
 //!
-//! All but `form` and `lines` look at variables of the environment, and do nothing without them. They are meant for the process that the manager has started:
-//! its children are started without [`VARIABLES`]. Knows no VM, no GPU and no guest; `docs/systemd.md` is the page for operators.
+//! All but `form` and `lines` look at variables of the environment, and do nothing without them. The variables are meant for the process that the manager has
+//! started: its children are started without [`VARIABLES`]. This module knows no VM, no GPU and no guest; `docs/systemd.md` is the page for operators.
 
 #![forbid(unsafe_code)]
 
@@ -30,7 +30,7 @@ pub use lines::print_error;
 pub use manager::Manager;
 pub use records::JOURNAL_STREAM;
 
-/// The variables by which a service manager speaks to one process, which that process's children must not take for theirs.
+/// The variables by which a service manager speaks to one process. The children of this process must not take them for theirs.
 pub const VARIABLES: &[&str] = &[
     "LISTEN_FDNAMES",
     "LISTEN_FDS",

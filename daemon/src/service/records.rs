@@ -1,7 +1,7 @@
-//! Records of the journal, as its native protocol has them (systemd's "Native Journal Protocol"), sent by a socket that waits a moment at most.
+//! Records of the journal in its native protocol (systemd's "Native Journal Protocol"), sent through a socket that waits for a moment at most.
 //!
-//! The libraries for this wait for the journal when it does not read, and all VMs would wait with them. A record that is larger than a datagram may
-//! be (some hundred KiB; lines of guests are shorter by far) is not sent.
+//! The libraries for this protocol wait for a journal that does not read, and all VMs would wait with them. A record that is larger than the longest
+//! datagram (some hundred KiB; lines of guests are far shorter) is not sent.
 
 use log::kv::{self, Key, Value, VisitSource};
 use log::{Level, Record};
@@ -11,14 +11,14 @@ use std::os::fd::AsFd;
 use std::os::unix::net::UnixDatagram;
 use std::time::Duration;
 
-/// The variable that says which device and inode is the journal's; code that starts a process whose standard error is another removes it.
+/// The variable that names the device and inode of the journal's stream. Code that starts a process with another standard error removes the variable.
 pub const JOURNAL_STREAM: &str = "JOURNAL_STREAM";
 
 /// The journal's socket.
 const SOCKET: &str = "/run/systemd/journal/socket";
 /// The value of the field `SYSLOG_IDENTIFIER`, by which `journalctl -t` finds records.
 const IDENTIFIER: &str = "vhost-user-vulkan";
-/// Time that a journal which reads may take to make room, as in a burst of records.
+/// The time that a journal may take to make room while it reads, as in a burst of records.
 const PATIENCE: Duration = Duration::from_millis(100);
 /// Longest name of a field.
 const NAME_BYTES: usize = 64;
@@ -46,7 +46,7 @@ impl Journal {
     pub(super) fn open() -> io::Result<Self> {
         let socket = UnixDatagram::unbound()?;
         socket.set_write_timeout(Some(PATIENCE))?;
-        // Tells now whether there is a journal; an empty record is none.
+        // This shows at once whether a journal exists; an empty record is ignored.
         socket.send_to(&[], SOCKET)?;
         let mut fields = Fields::default();
         fields.put("SYSLOG_IDENTIFIER", IDENTIFIER);
@@ -54,9 +54,9 @@ impl Journal {
         Ok(Self { socket, fields })
     }
 
-    /// Sets whether to wait for the journal at all: not for one that stood still, until it has taken a record.
+    /// Sets whether to wait for the journal at all: a journal that has not read is not waited for until it takes a record.
     pub(super) fn wait(&self, waits: bool) {
-        // It can only fail for a file that is no socket.
+        // This call can fail only for a file that is no socket.
         let _ = self.socket.set_nonblocking(!waits);
     }
 
@@ -68,7 +68,7 @@ impl Journal {
 }
 
 impl Fields {
-    /// Returns these and a record's.
+    /// Returns these fields and those of a record.
     fn with(&self, record: &Record<'_>) -> Self {
         let mut fields = self.clone();
         let priority = match record.level() {
@@ -89,7 +89,7 @@ impl Fields {
         fields
     }
 
-    /// Adds a field. Its value follows a length, so it can hold anything; its name becomes one that the journal takes.
+    /// Adds a field. The value follows its length, so it can hold any bytes. The name is changed to one that the journal accepts.
     fn put(&mut self, name: &str, value: impl Display) {
         let Self(bytes) = self;
         let allowed = |c: char| if c.is_ascii_alphanumeric() { c.to_ascii_uppercase() } else { '_' };

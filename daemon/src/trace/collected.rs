@@ -1,4 +1,4 @@
-//! A trace as it was read, as much of it as is kept.
+//! The part of a trace that is kept, as it was read.
 
 use crate::broker::{Holder, Submission, TraceEvent};
 use rustc_hash::FxHashMap;
@@ -13,11 +13,11 @@ pub(super) struct Collected {
     /// The contexts by their keys.
     pub(super) contexts: FxHashMap<u64, Context>,
     pub(super) submissions: Vec<Submission>,
-    /// The times at which the guest was told first of the end of a submission: by context, queue and number.
+    /// The times at which the guest was first told of the end of a submission, by context, queue and number.
     pub(super) told: FxHashMap<(u64, u8, u64), u64>,
     pub(super) busy: Vec<Busy>,
     pub(super) memory: Vec<Memory>,
-    /// The number of `submissions`, `told` and `busy` together that are kept.
+    /// The most `submissions`, `told` and `busy` together that are kept.
     events_max: usize,
     events: usize,
     is_full: bool,
@@ -35,13 +35,13 @@ pub(super) struct Context {
     pub(super) name: String,
 }
 
-/// A time in which a GPU was busy with other work than a submission of the VM.
+/// A time in which a GPU was busy with work other than a submission of the VM.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Busy {
     pub(super) gpu: usize,
     pub(super) holder: Holder,
     pub(super) begin: u64,
-    /// None if it was not over when the trace ended.
+    /// None if the work was not over when the trace ended.
     pub(super) end: Option<u64>,
 }
 
@@ -66,7 +66,7 @@ struct End {
 pub(super) enum Kept {
     /// The line is kept, or need not be.
     Yes,
-    /// The line finds no room, as the first one.
+    /// The line is the first one without room.
     NoRoom,
 }
 

@@ -20,7 +20,7 @@ pub(super) struct Entry {
     dur: Option<f64>,
     #[serde(skip_serializing_if = "Option::is_none")]
     id: Option<u64>,
-    /// The end of an arrow belongs to the slice that is there ("enclosing"), not to the next.
+    /// The end of an arrow belongs to the slice at this time ("enclosing"), not to the next one.
     #[serde(skip_serializing_if = "Option::is_none")]
     bp: Option<&'static str>,
     #[serde(skip_serializing_if = "Map::is_empty")]
@@ -116,7 +116,7 @@ pub(super) fn write(out: &mut impl Write, picture: &Picture) -> io::Result<()> {
     out.write_all(b"\n")
 }
 
-/// Microseconds, exact to the nanosecond for a machine that has run for a hundred days and to 4 ns for ten years.
+/// Converts to microseconds, exact to the nanosecond for a machine that has run for a hundred days, and to 4 ns for ten years.
 pub(super) fn microseconds(nanoseconds: u64) -> f64 {
     nanoseconds as f64 / 1000.0
 }

@@ -1,4 +1,4 @@
-//! Entry point for fuzzing the way of a trace: notes of workers, events of the broker, the client's copy of these, and the file.
+//! Entry point for fuzzing all stages of a trace: notes of workers, events of the broker, the client's copy of these events, and the file.
 
 use super::collected::{Collected, Kept};
 use super::{LINE_BYTES, format, picture, rules};
@@ -7,16 +7,16 @@ use crate::broker::fuzzing::traced;
 use arbitrary::Unstructured;
 use serde_json::Value;
 
-/// The entries that come of an event at most: a submission has a slice, five stages, a slice on the GPU, the ends of two arrows and four
-/// counts, and each of its two rows may be new and is named by two.
+/// The most entries from one event: a submission has a slice, five stages, a slice on the GPU, the ends of two arrows and four counts, and each of
+/// its two rows may be new, and is named by two entries.
 const ENTRIES_PER_EVENT: usize = 19;
 
 /// A day after the machine has started.
 const BEGIN: u64 = 86_400_000_000_000;
 
-/// Bytes that begin as an object does are the lines of a broker, which may say anything. Others are notes of workers; then every event that the
-/// broker sends is kept as far as there is room, and the file follows the rules of its format. In both cases the file can be read, and has no more in
-/// it than the sent lines account for. Returns how many lines or notes there were.
+/// Makes a trace of the bytes. If they begin with `{`, they are the lines of a broker, which may say anything. Otherwise they are notes of workers:
+/// every event that the broker sends is kept as far as there is room, and the file follows the rules of its format. In both cases the file can be
+/// read, and has no more in it than the sent lines account for. Returns the number of lines or notes.
 pub fn fuzz_trace(bytes: &[u8]) -> usize {
     if bytes.starts_with(b"{") {
         let lines = bytes.split(|byte| *byte == b'\n').filter(|line| line.len() as u64 <= LINE_BYTES);

@@ -1,8 +1,8 @@
-//! Rows of a track: slices of a row may not overlap, so overlapping slices are on different rows.
+//! The rows of a track. Slices of a row may not overlap, so overlapping slices are on different rows.
 
 /// Rows of one track.
 const LANES_MAX: usize = 32;
-/// Nanoseconds between slices of a row. Readers of the format have fractions of microseconds, which they may round down.
+/// Nanoseconds between slices of a row. Readers of the format may round fractions of microseconds down.
 const APART: u64 = 4;
 
 /// The rows of a track, to be filled in the order of begins.
@@ -10,7 +10,7 @@ const APART: u64 = 4;
 pub(super) struct Lanes(Vec<u64>);
 
 impl Lanes {
-    /// Returns the row for a slice, and from when it can be shown there: from its begin, unless all rows are taken then.
+    /// Returns the row for a slice, and the time from which the slice can be shown there: its begin, unless all rows are taken at that time.
     pub(super) fn place(&mut self, begin: u64, end: u64) -> (usize, u64) {
         if let Some(lane) = self.0.iter().position(|until| *until <= begin) {
             self.0[lane] = end.saturating_add(APART);

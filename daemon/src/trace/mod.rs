@@ -1,5 +1,5 @@
-//! `vhost-user-vulkan trace`: an operator's end of a trace. Reads the broker's events about a VM's submissions, and writes a file in the Trace Event
-//! Format, which Perfetto and `chrome://tracing` open.
+//! `vhost-user-vulkan trace`: an operator's end of a trace. It reads the broker's events about a VM's submissions, and writes a file in the Trace
+//! Event Format, which Perfetto and `chrome://tracing` open.
 //!
 //! | file | is |
 //! | --- | --- |
@@ -28,8 +28,8 @@ use std::io::{self, BufWriter, IsTerminal, Write};
 use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant};
 
-/// Events that are kept by default: submissions, the times at which guests learned of their ends, and work of other VMs. The file has 200 MB at most
-/// then.
+/// Events that are kept by default: submissions, the times at which guests learned of their ends, and work of other VMs. The file then has at most
+/// 200 MB.
 pub const EVENTS_MAX: usize = 200_000;
 
 /// Bytes of a line.
@@ -42,20 +42,20 @@ const PROGRESS: Duration = Duration::from_secs(1);
 pub struct Wanted {
     /// The VM's name.
     pub vm: String,
-    /// The seconds that it takes; the broker says how many may be asked for.
+    /// The seconds that the trace takes; the broker checks their number.
     pub seconds: u32,
     /// The file that is written, if not the default one.
     pub output: Option<PathBuf>,
-    /// Other VMs are to be named in it.
+    /// Other VMs are named in the trace.
     pub names: bool,
-    /// Events that are kept; the trace ends when there are more.
+    /// The number of events that are kept; the trace ends when more come.
     pub events_max: usize,
 }
 
-/// The reason why there is no trace.
+/// The reason why no trace is written.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
-    /// No broker listens, or the broker refuses or sends something else than a trace.
+    /// No broker listens, or the broker refuses, or sends anything other than a trace.
     #[error(transparent)]
     Broker(#[from] ClientError),
     /// The file cannot be written.
@@ -66,11 +66,11 @@ pub enum TraceError {
     Signals(io::Error),
 }
 
-/// Takes a trace and writes it. SIGINT and SIGTERM end it early, and the events read by then are kept. Progress is told on standard error.
+/// Takes a trace and writes it. SIGINT and SIGTERM end it early, and the events read by then are kept. Progress is shown on standard error.
 ///
 /// # Errors
 ///
-/// There is no trace, or no file.
+/// The broker gives no trace, or the file cannot be written.
 pub fn take(socket: &Path, wanted: &Wanted) -> Result<(), TraceError> {
     let Wanted { vm, seconds, names, events_max, .. } = wanted;
     let request = Request::Trace { vm: vm.clone(), seconds: *seconds, names: *names };
@@ -79,11 +79,11 @@ pub fn take(socket: &Path, wanted: &Wanted) -> Result<(), TraceError> {
         return Err(ClientError::Protocol(socket.to_owned(), "no trace".into()).into());
     };
     for signal in [SIGINT, SIGTERM] {
-        // A byte on the connection says that it is enough.
+        // A byte on the connection ends the trace.
         let socket = stream.socket().try_clone().map_err(TraceError::Signals)?;
         signal_hook::low_level::pipe::register(signal, socket).map_err(TraceError::Signals)?;
     }
-    // Made before the seconds of the trace pass.
+    // The file is made before the seconds of the trace pass, so that a failure does not cost them.
     let path = wanted.output.clone().unwrap_or_else(|| PathBuf::from(format!("{vm}-trace.json")));
     let failed = |error| TraceError::File(path.clone(), error);
     let file = outside::create(&path, Makes::Any).map_err(failed)?;
@@ -96,7 +96,7 @@ pub fn take(socket: &Path, wanted: &Wanted) -> Result<(), TraceError> {
     Ok(())
 }
 
-/// Reads until nothing more comes. A broker that ends, or sends something else, ends the trace; the events read before stay.
+/// Reads until the last line. A broker that ends, or sends anything else, ends the trace; the events read before stay.
 fn read(stream: &mut Stream, collected: &mut Collected, seconds: u32) {
     let (start, shows) = (Instant::now(), io::stderr().is_terminal());
     let mut shown = Duration::ZERO;

@@ -1,4 +1,4 @@
-//! The VMs and contexts that a GPU was busy for, and the part of some time.
+//! The VMs and contexts that a GPU was busy for, and the part of a time that each had.
 
 use std::collections::BTreeMap;
 
@@ -44,7 +44,7 @@ pub(super) struct Occupancy {
 }
 
 impl Occupancy {
-    /// The occupancy of these times.
+    /// Returns the occupancy of these times.
     pub(super) fn new(times: impl IntoIterator<Item = (String, u64, u64)>) -> Self {
         let mut holders: BTreeMap<String, Vec<(u64, u64)>> = BTreeMap::new();
         for (holder, begin, end) in times {
@@ -55,7 +55,7 @@ impl Occupancy {
         Self { holders, all }
     }
 
-    /// Returns the VMs or contexts that held the GPU between two times, and for how long, the longest first. `None` is the time in which none did.
+    /// Returns the VMs or contexts that held the GPU between two times, and for how long, the longest first. `None` is the idle time.
     pub(super) fn within(&self, begin: u64, end: u64) -> Vec<(Option<&str>, u64)> {
         let held = self.holders.iter().map(|(holder, times)| (Some(&**holder), times.within(begin, end)));
         let idle = end.saturating_sub(begin).saturating_sub(self.all.within(begin, end));

@@ -12,7 +12,7 @@ use std::collections::BTreeMap;
 
 /// The process of the VM; those of GPUs follow.
 const VM: u32 = 1;
-/// Nanoseconds by which a stage ends before the next begins: readers may round fractions of microseconds down, and then they would overlap.
+/// Nanoseconds by which a stage ends before the next begins: readers may round fractions of microseconds down, and the stages would then overlap.
 const APART: u64 = 2;
 
 /// A slice on a GPU's row.
@@ -21,7 +21,7 @@ struct OnGpu {
     begin: u64,
     end: u64,
     holder: String,
-    /// The submission by its index, if it is one of the VM.
+    /// The submission by its index, if the slice is a submission of the VM.
     submission: Option<usize>,
     is_over: bool,
 }
@@ -60,17 +60,17 @@ enum Track {
 /// A slice of a GPU's track by its end.
 struct End {
     at: u64,
-    /// The time from which it is shown.
+    /// The time from which the slice is shown.
     from: u64,
     row: Row,
     submission: Option<usize>,
 }
 
-/// The slices of all GPUs and where they are, in the order of their ends.
+/// The slices of all GPUs and their rows, in the order of their ends.
 struct Ended {
     /// The slices of each GPU.
     ends: BTreeMap<usize, Vec<End>>,
-    /// The row of each submission that is on a GPU, and the time from which it is shown there.
+    /// The row of each submission that is on a GPU, and the time from which the submission is shown there.
     rows: FxHashMap<usize, (Row, u64)>,
     occupancy: BTreeMap<usize, Occupancy>,
 }
@@ -180,7 +180,7 @@ impl Draft<'_> {
         }
     }
 
-    /// Returns when the guest learned that a submission was over; if that is not known, when its worker noticed the end.
+    /// Returns when the guest learned that a submission was over, or, if that is unknown, when the worker noticed its end.
     fn last(&self, submission: &Submission) -> u64 {
         let Submission { key, queue, number, .. } = *submission;
         let told = self.collected.told.get(&(key, queue, number));
@@ -234,7 +234,7 @@ impl Draft<'_> {
         self.arrows(index, row, from, gpu, on_gpus);
     }
 
-    /// Draws the arrow from the work that was on the GPU when the submission's turn came, and the one to its own place there.
+    /// Draws the arrow from the work that was on the GPU when the submission's turn came, and the arrow to the submission's own slice on the GPU.
     fn arrows(&mut self, index: usize, row: Row, from: u64, gpu: usize, on_gpus: &Ended) {
         let submission = &self.collected.submissions[index];
         let Submission { ready, dispatched, begin, .. } = *submission;

@@ -11,7 +11,7 @@ fn context(key: u64, name: &str) -> TraceEvent {
     TraceEvent::Context { key, context: 3, gpu: 0, name: name.into() }
 }
 
-/// A submission that took a millisecond for each stage after `at`.
+/// Returns a submission that took a millisecond for each stage after `at`.
 fn submission(number: u64, at: u64) -> Submission {
     Submission {
         key: 1,
@@ -78,7 +78,7 @@ fn what_overlaps_is_on_rows_of_its_own_however_much_there_is() {
 
 #[test]
 fn odd_nanoseconds_do_not_make_slices_overlap() {
-    // A time large enough that readers which round down do so.
+    // This time is so large that readers which round down lose nanoseconds.
     let at = 86_400_000_000_123;
     let many = (0..2000u64).map(|n| {
         let at = at + n * 7001;

@@ -3,10 +3,9 @@
 use serde_json::Value;
 use std::collections::BTreeMap;
 
-/// Checks that fields are there with their types, that slices of a row lie in each other or apart, and that both ends of an arrow are in
-/// slices.
+/// Checks that fields exist with their types, that slices of a row lie inside each other or apart, and that both ends of an arrow are in slices.
 pub(super) fn check(events: &Value) {
-    // As Perfetto reads times: down to whole nanoseconds.
+    // Times are rounded as Perfetto does: down to whole nanoseconds.
     let nanos = |value: &Value| (value.as_f64().expect("a time is a number") * 1000.0) as u64;
     let number = |value: &Value| value.as_u64().expect("it is a whole number");
     let fields = |value: &Value| value.as_object().expect("it is an object").clone();

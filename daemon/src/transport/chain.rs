@@ -1,4 +1,4 @@
-//! Descriptor chains (VIRTIO 1.3, 2.7.13.1): the readable part is copied once, the writable part is remembered, and an answer is written there.
+//! Descriptor chains (VIRTIO 1.3, 2.7.13.1): this file copies the readable part once, remembers the writable part, and writes an answer there.
 
 use protocol::virtio_gpu::{HEADER_BYTES, Header, RESPONSE_BYTES_MAX};
 use serde::{Deserialize, Serialize};
@@ -11,11 +11,11 @@ use vm_memory::{Bytes, GuestAddress, GuestMemory};
 pub(super) struct Taken {
     /// The first descriptor, by which the chain is returned.
     pub head: u16,
-    /// Descriptors, in the queue's table or in the one that the chain brings along.
+    /// The number of descriptors, in the queue's table or in the chain's own table.
     pub descriptors: u32,
-    /// The header of the request; `None` if it was too short to have one.
+    /// The header of the request; `None` if the request was too short for a header.
     pub header: Option<Header>,
-    /// The place where the answer goes.
+    /// The guest memory for the answer.
     pub segments: Vec<Segment>,
 }
 
@@ -29,14 +29,14 @@ pub(super) struct Segment {
 
 #[cfg(any(test, feature = "fuzzing"))]
 impl Segment {
-    /// Returns whether the byte at this address belongs to it.
+    /// Returns whether the byte at this address belongs to the segment.
     pub(super) fn contains(&self, addr: u64) -> bool {
         addr.checked_sub(self.addr).is_some_and(|offset| offset < u64::from(self.len))
     }
 }
 
-/// Copies the readable bytes of a chain, at most `limit`, and remembers where its answer goes. Memory that cannot be read ends the request there; it
-/// then is too short for its command.
+/// Copies the readable bytes of a chain, at most `limit`, and remembers where its answer goes. Memory that cannot be read ends the request there; the
+/// request is then too short for its command.
 pub(super) fn read<M>(
     memory: &M::Target,
     chain: DescriptorChain<M>,
@@ -54,7 +54,7 @@ where
     for descriptor in chain {
         descriptors += 1;
         if descriptor.is_write_only() {
-            // No answer is longer than the longest, so no more segments are kept than that takes.
+            // The longest answer bounds the segments that are kept.
             if room < RESPONSE_BYTES_MAX && descriptor.len() > 0 {
                 room = room.saturating_add(descriptor.len() as usize);
                 segments.push(Segment { addr: descriptor.addr().0, len: descriptor.len() });
@@ -68,7 +68,7 @@ where
     Taken { head, descriptors, header, segments }
 }
 
-/// Appends a segment's bytes; false if the limit is reached or the memory is not there.
+/// Appends a segment's bytes. Returns false if the limit is reached or the memory does not exist.
 fn append(
     memory: &(impl GuestMemory + ?Sized),
     segment: &Segment,

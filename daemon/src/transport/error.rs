@@ -15,30 +15,30 @@ pub(crate) enum SessionError {
     /// The frontend offers no way to map memory into the guest.
     #[error("the frontend has no shared-memory channel (BACKEND_REQ and SHMEM)")]
     NoWindow,
-    /// The frontend has answered that it does not do what it was asked for.
+    /// The frontend has answered that it does not meet the request.
     #[error("the frontend refuses the request")]
     Refused,
-    /// The message that came from the frontend is no answer to what it was asked for.
+    /// The frontend's message is no answer to the request.
     #[error("the frontend's answer is malformed")]
     NoAnswer,
     /// The frontend has not answered.
     #[error("limit frontend-timeout ({0}) reached: the frontend does not answer")]
     Silent(Span),
-    /// The frontend has stopped the device, and is asked for nothing until it goes on.
+    /// The frontend has stopped the device, and is sent no requests until the device goes on.
     #[error("the frontend has stopped the device")]
     Stopped,
-    /// The frontend is gone, and what was asked of it with it.
+    /// The frontend is gone, so it will not meet the request.
     #[error("the frontend is gone")]
     Gone,
 }
 
 impl SessionError {
-    /// The frontend has just gone away.
+    /// Returns whether the frontend has merely disconnected.
     pub(crate) fn is_disconnection(&self) -> bool {
         matches!(self, Self::Protocol(Error::Disconnected | Error::PartialMessage | Error::SocketBroken(_)))
     }
 
-    /// The system has refused something, such as a thread, a descriptor or a mapping.
+    /// Returns whether the system has refused a resource, such as a thread, a descriptor or a mapping.
     pub(crate) fn is_of_system(&self) -> bool {
         match self {
             Self::Protocol(Error::ReqHandlerError(_)) => true,
@@ -49,7 +49,7 @@ impl SessionError {
         }
     }
 
-    /// The frontend has answered that it does not do what it was asked for, or was not asked at all.
+    /// Returns whether the frontend has answered that it does not meet the request, or was not asked at all.
     pub(crate) fn is_refusal(&self) -> bool {
         matches!(self, Self::Refused | Self::Stopped)
     }

@@ -1,6 +1,6 @@
-//! The frontend's messages (vhost-user specification, "Front-end message types").
+//! This file handles the frontend's messages (vhost-user specification, "Front-end message types").
 //!
-//! Runs on the message thread. No message in use announces a reset: [`super::stops`] tells it from a pause.
+//! It runs on the message thread. No message in use announces a reset: [`super::stops`] tells a reset from a pause.
 
 use super::memory::MemoryTable;
 use super::requests::Requests;
@@ -24,7 +24,7 @@ use vhost::vhost_user::{Backend, Error, GpuBackend, Result, VhostUserBackendReqH
 use virtio_bindings::virtio_config::VIRTIO_F_VERSION_1;
 use virtio_bindings::virtio_ring::{VIRTIO_RING_F_EVENT_IDX, VIRTIO_RING_F_INDIRECT_DESC};
 
-/// Slots of the memory table: as many as the kernel's vhost offers.
+/// Slots of the memory table: the same number as the kernel's vhost offers.
 const MEMORY_SLOTS_MAX: u64 = 509;
 
 /// State of the message thread.
@@ -54,7 +54,7 @@ impl Handler {
         self.shared.vrings.get(index).map(|vring| (index, vring)).ok_or(Error::InvalidParam)
     }
 
-    /// Takes over the kick of a queue as it is, started or not.
+    /// Takes over the kick of a queue, whether the queue is started or not.
     pub(super) fn resume_kick(&mut self, index: usize, kick: File) -> Result<()> {
         self.set_kick(index, Some(event(kick)?))
     }
@@ -73,13 +73,13 @@ impl Handler {
         Ok(())
     }
 
-    /// The facts that a stop is judged by.
+    /// Returns the facts by which a stop is judged.
     fn frontend(&self) -> Frontend {
         let announces = self.shared.announces_maps.load(Ordering::Relaxed);
         Frontend { features: self.features, maps: announces.then(|| self.table.len()) }
     }
 
-    /// Changes the memory table. A frontend that changes it while the queue runs announces its mappings so: it tracks them.
+    /// Changes the memory table. A frontend that changes the table while the queue runs announces its mappings there.
     fn change_table(&mut self, change: impl FnOnce(&mut MemoryTable) -> Result<()>) -> Result<()> {
         let changed = change(&mut self.table);
         self.shared.set_regions(self.table.regions());
@@ -328,8 +328,8 @@ impl VhostUserBackendReqHandlerMut for Handler {
     }
 }
 
-/// A descriptor for events. Other files could do anything when they are polled or written to; those of the kernel's own kinds, which have no type of
-/// file, do not. Its flags do not say for good whether it blocks, as the frontend can change them.
+/// Accepts a descriptor only if it is for events. Other files could do anything when they are polled or written to; the kernel's own kinds, which
+/// have no file type, do not. The flags do not say for good whether the descriptor blocks, as the frontend can change them.
 fn event(file: File) -> Result<File> {
     let stat = fstat(&file).map_err(|error| Error::ReqHandlerError(error.into()))?;
     if FileType::from_raw_mode(stat.st_mode) == FileType::Unknown {

@@ -1,7 +1,7 @@
 //! Guest memory as the frontend announces it.
 //!
-//! Frontends announce what they have mapped into the window, too. What was mapped out of a driver's device is left out: a guest that names
-//! it for a queue or a buffer names nothing, since that memory may be gone at any moment.
+//! Frontends also announce the memory that they have mapped into the window. Memory that was mapped out of a driver's device is left out: since it
+//! may be gone at any moment, a guest that names it for a queue or a buffer names no memory here.
 
 use super::passed_files::PassedFiles;
 use super::regions::{Region, Regions, WrongRegion};
@@ -18,7 +18,7 @@ use vm_memory::{
     GuestRegionMmap,
 };
 
-/// The memory both threads see.
+/// The memory that both threads see.
 pub(super) type Memory = GuestMemoryAtomic<Regions>;
 
 /// The address of a region in the frontend's address space, in which the frontend names the virtqueues.
@@ -36,7 +36,7 @@ struct FrontendRange {
 pub(super) struct MemoryTable {
     memory: Memory,
     ranges: Vec<FrontendRange>,
-    /// Device nodes (`st_rdev`) of which nothing is mapped here.
+    /// Device nodes (`st_rdev`) whose memory is not mapped here.
     hidden: Vec<u64>,
 }
 
@@ -46,7 +46,7 @@ pub(super) struct PassedRegion {
     guest_addr: u64,
     size: u64,
     user_addr: u64,
-    /// The offset in its file; none if it is not mapped here, and no file goes along.
+    /// The offset in the region's file; none if the region is not mapped here, and its file is not sent.
     offset: Option<u64>,
 }
 
@@ -76,17 +76,17 @@ impl MemoryTable {
         Ok(self.add(&region(offset), files.take()?.into()))
     }
 
-    /// An empty table that publishes to `memory` all but what is of the device nodes `hidden`.
+    /// Makes an empty table that publishes to `memory` all regions except those of the device nodes `hidden`.
     pub(super) fn new(memory: Memory, hidden: Vec<u64>) -> Self {
         Self { memory, ranges: Vec::new(), hidden }
     }
 
-    /// Regions announced.
+    /// Returns the number of announced regions.
     pub(super) fn len(&self) -> usize {
         self.ranges.len()
     }
 
-    /// Guest address and bytes of each region announced.
+    /// Returns guest address and bytes of each announced region.
     pub(super) fn regions(&self) -> Vec<(u64, u64)> {
         self.ranges.iter().map(|range| (range.guest_addr, range.size)).collect()
     }
@@ -130,7 +130,7 @@ impl MemoryTable {
         Ok(())
     }
 
-    /// The guest-physical address of an address in the frontend's space.
+    /// Returns the guest-physical address of an address in the frontend's space.
     pub(super) fn translate(&self, user_addr: u64) -> Result<u64> {
         let found = self.ranges.iter().find_map(|range| {
             let offset = user_addr.checked_sub(range.user_addr).filter(|&offset| offset < range.size)?;
@@ -161,7 +161,7 @@ fn map(region: &VhostUserMemoryRegion, file: File) -> Result<Region> {
     Region::new(mapped).ok_or(Error::InvalidOperation("more memory regions than can be mapped"))
 }
 
-/// Returns whether a file is as large as its region wants it. It may shrink later, which [`shm::Guard`] is for. Devices have no end.
+/// Returns whether a file is large enough for its region. The file may shrink later, which [`shm::Guard`] handles. Devices have no end.
 fn holds(file: &File, region: &VhostUserMemoryRegion) -> Result<bool> {
     let stat = fstat(file).map_err(|error| Error::ReqHandlerError(error.into()))?;
     let end = region.mmap_offset.checked_add(region.memory_size);
@@ -178,7 +178,7 @@ fn range(region: &VhostUserMemoryRegion, hidden: bool) -> FrontendRange {
     }
 }
 
-/// The table cannot be changed so, which is a fault of the frontend's. [`Error::ReqHandlerError`] is for what the system refuses.
+/// Makes the error for a wrong change of the table, which is the frontend's fault. [`Error::ReqHandlerError`] is for refusals of the system.
 fn wrong(region: WrongRegion) -> Error {
     Error::InvalidOperation(region.text())
 }

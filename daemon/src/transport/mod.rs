@@ -1,10 +1,10 @@
 //! The vhost-user session and its virtqueues (VIRTIO 1.3, 2.7; QEMU's vhost-user specification).
 //!
-//! The only user of `vhost`, `virtio-queue` and `vm-memory`. Knows no command beyond the header every answer echoes.
+//! This module is the only user of `vhost`, `virtio-queue` and `vm-memory`. It knows no command beyond the header that every answer echoes.
 //!
 //! Two threads meet here. The *message thread* answers the frontend on its socket; the *device thread* takes requests from
 //! the virtqueues and answers them. While the device thread waits for the frontend to map a blob ([`Asked`]), the frontend may send
-//! messages of its own and wait for them, so a lock that a message handler takes is never held meanwhile.
+//! its own messages and wait for the answers, so the device thread never holds a lock meanwhile that a message handler takes.
 //!
 //! `vhost-user-backend` is not used: `docs/decisions-vhost-user-backend.md` says why, part by part.
 

@@ -1,4 +1,4 @@
-//! Requests that were taken and not answered yet: each is answered exactly once.
+//! The requests that were taken and not answered yet: each is answered exactly once.
 
 use super::chain::{self, Segment, Taken};
 use super::vring::{Chain, NoRequest, Vring};
@@ -8,14 +8,14 @@ use protocol::virtio_gpu::{CommandType, Header, HeaderFlags, Response, ResponseT
 use serde::{Deserialize, Serialize};
 use std::sync::Arc;
 
-/// A request whose answer is due. Dropped without one, it answers `VIRTIO_GPU_RESP_ERR_UNSPEC` and is counted and logged as a bug of
-/// this program, unless its queue was reset in the meantime.
+/// A request whose answer is due. If it is dropped without an answer, it answers `VIRTIO_GPU_RESP_ERR_UNSPEC`, and is counted and logged as a
+/// bug of this program, unless its queue was reset in the meantime.
 #[derive(Debug)]
 pub(crate) struct PendingResponse {
     vring: Arc<Vring>,
     generation: u32,
     chain: Chain,
-    /// `None` if the request was too short to have one.
+    /// The header; `None` if the request was too short for a header.
     header: Option<Header>,
     segments: Vec<Segment>,
     answered: bool,
@@ -31,7 +31,7 @@ pub(crate) struct PassedRequest {
     segments: Vec<Segment>,
 }
 
-/// The index of a queue that there is.
+/// The index of a queue that exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum QueueIndex {
     Control,
@@ -49,7 +49,7 @@ impl QueueIndex {
 }
 
 impl PassedRequest {
-    /// Returns the index of its queue.
+    /// Returns the index of the request's queue.
     pub(crate) fn queue(&self) -> usize {
         self.queue.index()
     }
@@ -66,11 +66,11 @@ struct PassedHeader {
 }
 
 impl Vring {
-    /// Takes the next request: its readable bytes, at most `limit` of them, into `request`. `generation` is the last one that the caller heard of.
+    /// Takes the next request: its readable bytes, at most `limit` of them, into `request`. `generation` is the last one that the caller knows of.
     ///
     /// # Errors
     ///
-    /// The reason why there is none.
+    /// The reason why no request was taken.
     pub(crate) fn pop(
         self: &Arc<Self>,
         generation: u32,
@@ -84,14 +84,14 @@ impl Vring {
 }
 
 impl PendingResponse {
-    /// The answer to a request that was taken from a queue of this generation.
+    /// Makes the pending answer to a request that was taken from a queue of this generation.
     pub(super) fn new(vring: &Arc<Vring>, generation: u32, taken: Taken) -> Self {
         let Taken { head, descriptors, header, segments } = taken;
         let chain = vring.holds(head, descriptors);
         Self { vring: Arc::clone(vring), generation, chain, header, segments, answered: false }
     }
 
-    /// Writes the request down, whose queue is one of these; none if it is of a queue that was reset, as it is void then.
+    /// Writes the request down, whose queue is one of these. Returns none if the queue was reset, which makes the request void.
     pub(super) fn pass_on(&self, vrings: &[Arc<Vring>]) -> Option<PassedRequest> {
         let is_own = |queue: &QueueIndex| Arc::ptr_eq(&vrings[queue.index()], &self.vring);
         let queue = [QueueIndex::Control, QueueIndex::Cursor].into_iter().find(is_own)?;
@@ -105,7 +105,7 @@ impl PendingResponse {
         })
     }
 
-    /// A request that another process has taken from this queue.
+    /// Goes on with a request that another process has taken from this queue.
     pub(super) fn resume(vring: &Arc<Vring>, passed: PassedRequest) -> Self {
         let PassedRequest { head, descriptors, header, segments, .. } = passed;
         let (generation, chain) = vring.holds_again(head, descriptors);
@@ -113,7 +113,7 @@ impl PendingResponse {
         Self { vring: Arc::clone(vring), generation, chain, header, segments, answered: false }
     }
 
-    /// The header of the request, if it was long enough to have one.
+    /// Returns the header of the request, if the request was long enough for a header.
     pub(crate) fn header(&self) -> Option<Header> {
         self.header
     }
@@ -128,14 +128,14 @@ impl PendingResponse {
         self.vring.complete(self.generation, self.chain, segments, answer, self.is_awaited(response));
     }
 
-    /// Returns whether a thread of the guest may wait for the answer: not for that of a stream without a fence.
+    /// Returns whether a thread of the guest may wait for the answer, which none does for a stream without a fence.
     fn is_awaited(&self, response: &Response) -> bool {
         let is_stream =
             |header: &Header| header.command == CommandType::SUBMIT_3D && header.fence().is_none();
         !(matches!(response, Response::OkNodata) && self.header.as_ref().is_some_and(is_stream))
     }
 
-    /// Returns where the answer goes, and its bytes.
+    /// Returns the guest memory for the answer, and the bytes of the answer.
     fn encode(&mut self, response: &Response) -> (Vec<Segment>, Vec<u8>) {
         self.answered = true;
         let mut answer = Vec::new();
@@ -147,13 +147,13 @@ impl PendingResponse {
         (std::mem::take(&mut self.segments), answer)
     }
 
-    /// A request that came from nowhere.
+    /// Makes a request that no driver has sent.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn of(vring: &Arc<Vring>, header: Header) -> Self {
         Self::new(vring, 0, Taken { head: 0, descriptors: 1, header: Some(header), segments: Vec::new() })
     }
 
-    /// The answer for a queue that only a fuzzer knows.
+    /// Returns the answer, for a queue that only a fuzzer knows.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn into_answer(mut self, response: &Response) -> (Vec<Segment>, Vec<u8>) {
         self.encode(response)
@@ -178,7 +178,7 @@ impl From<PassedHeader> for Header {
 impl Drop for PendingResponse {
     fn drop(&mut self) {
         if !self.answered {
-            // The log names the first of a queue: a guest that knows how to reach the bug does not fill it.
+            // The log names only the first such request of a queue, so that a guest that knows how to reach the bug does not fill the log.
             if self.vring.count_unanswered(self.generation) == Some(1) {
                 let (command, context) =
                     self.header.map_or((0, 0), |header| (header.command.0, header.ctx_id));

@@ -1,7 +1,7 @@
-//! The regions of guest memory, of which one is added or removed without touching the others.
+//! The regions of guest memory: one can be added or removed without touching the others.
 //!
-//! A frontend announces each mapping of the window as a region, so there can be ten thousand of them, and each change makes a new table, as
-//! threads may still use the old one. The table is cut into pieces; a change copies one of them, and shares the others. Knows no vhost-user.
+//! A frontend announces each mapping of the window as a region, so there can be ten thousand regions. Each change makes a new table, as threads
+//! may still use the old one. The table is cut into pieces; a change copies one piece, and shares the others. This file knows no vhost-user.
 
 use shm::Guard;
 use std::sync::Arc;
@@ -15,25 +15,25 @@ pub(crate) struct Region {
 }
 
 impl Region {
-    /// The slot of this mapping; none if there are too many.
+    /// Makes a region of this mapping, with a guard; none if there are too many guards.
     pub(crate) fn new(mapped: GuestRegionMmap) -> Option<Self> {
         Some(Self { _guard: Guard::over(mapped.as_ptr(), mapped.size())?, mapped })
     }
 }
 
-/// Regions by address; none overlaps another.
+/// The regions by address; none overlaps another.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Regions {
-    /// None is empty.
+    /// The pieces, of which none is empty.
     pieces: Vec<Arc<Piece>>,
 }
 
 type Piece = Vec<Arc<Region>>;
 
-/// The reason why a table cannot be changed so.
+/// The reason why a table cannot be changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WrongRegion {
-    /// A part of it is another region already.
+    /// A part of the new region belongs to another region already.
     Overlaps,
     /// There is no region of this address and size.
     Unknown,
@@ -49,10 +49,10 @@ impl WrongRegion {
 }
 
 impl Regions {
-    /// The table with one region more.
+    /// Returns the table with one region more.
     pub(crate) fn with(&self, region: Arc<Region>) -> Result<Self, WrongRegion> {
         let (start, last) = (region.mapped.start_addr(), region.mapped.last_addr());
-        // Whatever begins last before its end has to end before its begin.
+        // Of the regions that begin before the end of the new one, the last has to end before the new one begins.
         if self.begins_last(last).is_some_and(|(_, _, other)| other.last_addr() >= start) {
             return Err(WrongRegion::Overlaps);
         }
@@ -65,7 +65,7 @@ impl Regions {
         Ok(Self { pieces })
     }
 
-    /// The table without the region that begins there and has so many bytes.
+    /// Returns the table without the region of this start and size.
     pub(crate) fn without(&self, start: GuestAddress, size: u64) -> Result<Self, WrongRegion> {
         let found = self.begins_last(start);
         let found = found.filter(|(_, _, region)| region.start_addr() == start && region.len() == size);
@@ -75,7 +75,7 @@ impl Regions {
         Ok(Self { pieces })
     }
 
-    /// The region with the highest begin up to `addr`: its piece, its place there, and itself.
+    /// Returns the region with the highest start address up to `addr`: its piece, its place there, and the region itself.
     fn begins_last(&self, addr: GuestAddress) -> Option<(usize, usize, &GuestRegionMmap)> {
         let begins = |region: &Arc<Region>| region.mapped.start_addr() <= addr;
         let at = self.pieces.partition_point(|piece| piece.first().is_some_and(begins)).checked_sub(1)?;
@@ -85,7 +85,7 @@ impl Regions {
     }
 }
 
-/// Changes a copy of one piece, which is cut in two if it became too long, and left out if it became empty.
+/// Changes a copy of one piece. The copy is cut in two if it became too long, and left out if it became empty.
 fn replace(pieces: &mut Vec<Arc<Piece>>, at: usize, change: impl FnOnce(&mut Piece)) {
     let mut piece = Piece::clone(&pieces[at]);
     change(&mut piece);
@@ -94,7 +94,7 @@ fn replace(pieces: &mut Vec<Arc<Piece>>, at: usize, change: impl FnOnce(&mut Pie
     pieces.splice(at..=at, made);
 }
 
-/// Regions of a piece: of ten thousand about as many pieces.
+/// Regions of a piece, at most: a table of ten thousand regions then has about as many pieces as a piece has regions.
 const PIECE_MAX: usize = 128;
 
 impl GuestMemoryBackend for Regions {
@@ -133,7 +133,7 @@ mod tests {
 
     #[test]
     fn regions_are_found_whatever_the_order_in_which_they_come_and_go() {
-        // 7 has no divisor in common with 1000: every other page once.
+        // 7 and 1000 have no common divisor, so every other page comes once.
         let order: Vec<u64> = (0..1000).map(|i| i * 7 % 1000 * 2).collect();
         let mut regions = Regions::default();
         for &start in &order {

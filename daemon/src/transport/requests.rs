@@ -1,6 +1,6 @@
-//! Requests to the frontend (vhost-user specification, "Back-end message types"): SHMEM_MAP and SHMEM_UNMAP.
+//! The requests to the frontend (vhost-user specification, "Back-end message types"): SHMEM_MAP and SHMEM_UNMAP.
 //!
-//! The library's proxy waits for room in the socket and for the answer for as long as the frontend likes. Nothing here waits: a thread that asks
+//! The library's proxy waits for room in the socket and for the answer for as long as the frontend likes. No function here waits: a thread that asks
 //! polls [`Asked`], and meanwhile does the work that cannot wait.
 
 use super::error::SessionError;
@@ -18,7 +18,7 @@ use std::sync::Arc;
 use vhost::vhost_user::message::{BackendReq, FrontendReq, VhostUserMMap};
 use vm_memory::ByteValued;
 
-/// The channel that the frontend gave for requests to it. One is under way at a time.
+/// The channel that the frontend gave for requests to it. One request is under way at a time.
 #[derive(Debug)]
 pub(super) struct Requests {
     socket: OwnedFd,
@@ -32,7 +32,7 @@ pub(crate) struct Asked {
     channel: Arc<Requests>,
     message: [u8; REQUEST_BYTES],
     sent: usize,
-    /// Goes along with the first byte.
+    /// The file, which is sent with the first byte.
     file: Option<OwnedFd>,
     answer: [u8; ANSWER_BYTES],
     got: usize,
@@ -42,15 +42,15 @@ pub(crate) struct Asked {
 const HEADER_BYTES: usize = 12;
 const REQUEST_BYTES: usize = HEADER_BYTES + size_of::<VhostUserMMap>();
 const ANSWER_BYTES: usize = HEADER_BYTES + size_of::<u64>();
-/// The parts of the flags: the version of the protocol, an answer, a wish for one.
+/// The parts of the flags: the version of the protocol, the mark of an answer, and the request for an answer.
 pub(super) const VERSION: u32 = 1;
 const REPLY: u32 = 1 << 2;
 const NEED_REPLY: u32 = 1 << 3;
-/// Two bits of the version, and that it is an answer.
+/// The two bits of the version, and the mark of an answer.
 const ANSWER_FLAGS: u32 = 0b11 | REPLY;
 
 impl Requests {
-    /// The channel at this socket.
+    /// Makes the channel at this socket.
     pub(super) fn new(socket: OwnedFd, acknowledges: bool) -> Self {
         Self { socket, acknowledges }
     }
@@ -83,8 +83,8 @@ impl AsFd for Requests {
 }
 
 impl Asked {
-    /// Goes as far as it can without waiting. Returns whether the frontend has met the request; without acknowledgements, whether the request was
-    /// sent.
+    /// Sends and receives as much as is possible without waiting. Returns whether the frontend has met the request; without acknowledgements,
+    /// whether the request was sent.
     ///
     /// # Errors
     ///
@@ -108,7 +108,7 @@ impl Asked {
         self.judge()
     }
 
-    /// Events to poll [`Self::as_fd`] for.
+    /// Returns the events for which to poll [`Self::as_fd`].
     pub(crate) fn events(&self) -> PollFlags {
         if self.sent < self.message.len() { PollFlags::OUT } else { PollFlags::IN }
     }
@@ -169,11 +169,11 @@ fn header_bytes(bytes: &[u8]) -> [u32; 3] {
     std::array::from_fn(|at| fields.get(at).map_or(0, |field| u32::from_le_bytes(*field)))
 }
 
-/// A copy of the channel that the frontend's next message carries, if that is SET_BACKEND_REQ_FD: the library does not give away the one that it
+/// Returns a copy of the channel in the frontend's next message, if that is SET_BACKEND_REQ_FD: the library does not give away the channel that it
 /// takes. Waits for the message and leaves it in the socket.
 pub(super) fn next_channel(connection: &UnixStream) -> Option<OwnedFd> {
     let mut head = [0; HEADER_BYTES];
-    // Without room for descriptors none is copied.
+    // Without room for descriptors, the kernel copies none.
     let peek = RecvFlags::PEEK | RecvFlags::CMSG_CLOEXEC;
     recvmsg(connection, &mut [IoSliceMut::new(&mut head)], &mut RecvAncillaryBuffer::default(), peek).ok()?;
     if header_bytes(&head)[0] != FrontendReq::SET_BACKEND_REQ_FD as u32 {

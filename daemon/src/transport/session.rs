@@ -25,9 +25,9 @@ pub(crate) struct Session {
     shared: Arc<Shared>,
     connection: UnixStream,
     thread: Option<JoinHandle<()>>,
-    /// The state of the message thread, while there is one.
+    /// The state of the message thread, while that thread runs.
     handler: Weak<Mutex<Handler>>,
-    /// This process serves the frontend. Otherwise another one does, on the same connection.
+    /// This process serves the frontend. Otherwise another process does, on the same connection.
     serves: bool,
 }
 
@@ -47,7 +47,7 @@ impl Session {
         Ok(session)
     }
 
-    /// A session with its message thread.
+    /// Makes a session with its message thread.
     fn of(shared: Arc<Shared>, connection: UnixStream, messages: Messages) -> io::Result<Self> {
         let handler = Arc::downgrade(&messages.handler);
         let thread = std::thread::Builder::new().name("frontend".into());
@@ -55,19 +55,19 @@ impl Session {
         Ok(Self { shared, connection, thread, handler, serves: false })
     }
 
-    /// A session whose frontend is not listened to until [`Self::go_on`] is called. All that can fail is done here.
+    /// Makes a session that does not listen to its frontend until [`Self::go_on`] is called. All steps that can fail are done here.
     pub(super) fn resting(
         shared: Arc<Shared>,
         connection: UnixStream,
         messages: Messages,
     ) -> io::Result<Self> {
         shared.set_listening(Listening::Rests);
-        // Before the thread is there, which would listen otherwise.
+        // This comes before the thread starts, which would otherwise listen.
         shared.halt()?;
         Self::of(shared, connection, messages)
     }
 
-    /// Returns the state of the message thread, which is to rest meanwhile.
+    /// Returns the state of the message thread, which has to rest while the caller uses it.
     pub(super) fn handler(&self) -> Option<Arc<Mutex<Handler>>> {
         self.handler.upgrade()
     }
@@ -81,7 +81,7 @@ impl Session {
         &self.connection
     }
 
-    /// Has the frontend not listened to any more as soon as it is between two messages, which [`Self::is_halted`] tells then.
+    /// Has the message thread stop listening as soon as the frontend is between two messages; [`Self::is_halted`] then returns true.
     ///
     /// # Errors
     ///
@@ -90,12 +90,12 @@ impl Session {
         self.shared.halt()
     }
 
-    /// Returns whether the frontend is not listened to now.
+    /// Returns whether the message thread has stopped listening to the frontend.
     pub(crate) fn is_halted(&self) -> bool {
         *self.shared.listening.lock() == Listening::Rests
     }
 
-    /// Calls a halt off, if it has not come yet.
+    /// Calls a halt off, if the message thread has not stopped yet.
     pub(crate) fn unhalt(&self) {
         let _ = rustix::io::read(&self.shared.halt, &mut [0; 8]);
     }
@@ -106,7 +106,7 @@ impl Session {
         self.serves = true;
         self.shared.set_listening(Listening::Listens);
         self.shared.vrings.iter().for_each(|vring| vring.remind());
-        // Requests may be there that no kick tells of any more.
+        // Requests may wait whose kicks have been missed.
         self.shared.ring_doorbell();
     }
 
@@ -115,17 +115,17 @@ impl Session {
         self.serves = false;
     }
 
-    /// A queue.
+    /// Returns a queue.
     pub(crate) fn vring(&self, index: usize) -> &Arc<Vring> {
         &self.shared.vrings[index]
     }
 
-    /// Resets the doorbell; to be called for each of its events.
+    /// Resets the doorbell. The caller calls this for each event of the doorbell.
     pub(crate) fn answer_doorbell(&self) {
         let _ = rustix::io::read(&self.shared.doorbell, &mut [0; 8]);
     }
 
-    /// Returns why the session has ended, if it has. Asking again gets no answer.
+    /// Returns why the session has ended, if it has. A second call returns none.
     pub(crate) fn take_end(&self) -> Option<SessionError> {
         self.shared.ended.lock().take()
     }
@@ -135,7 +135,7 @@ impl Session {
         self.shared.is_over.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the frontend has said anything at all; a mere look at the socket is no VM.
+    /// Returns whether the frontend has sent any message; a program that only connects serves no VM.
     pub(crate) fn was_used(&self) -> bool {
         self.shared.used.load(Ordering::Relaxed)
     }
@@ -150,35 +150,35 @@ impl Session {
         self.shared.announces_maps.load(Ordering::Relaxed)
     }
 
-    /// The regions of guest memory that the frontend has announced, its other devices' mappings among them.
+    /// Returns the number of regions of guest memory that the frontend has announced, mappings of its other devices among them.
     pub(crate) fn regions(&self) -> usize {
         self.shared.regions.lock().len()
     }
 
-    /// The number of regions that the frontend has announced which can be this part of the window. The window lies at a multiple of its size,
-    /// as PCI wants it.
+    /// Returns the number of announced regions that can be this part of the window. A window lies at a multiple of its size, as PCI demands.
     ///
-    /// A region does not say which device of the VM it belongs to, and no message says where a window lies: the guest may move it. So where a VM has two
-    /// GPU devices, and both map or unmap the same offset and size at the same moment, the change of one is taken for that of the other, and the guest
-    /// hears of its own some milliseconds early, or reaches what it unmapped for as long. Regions of other offsets tell one window from the other only until a guest has the same in both.
+    /// A region does not say to which device of the VM it belongs, and no message says where a window lies: the guest may move it. So if a VM has
+    /// two GPU devices, and both map or unmap the same offset and size at the same moment, the change of one counts as that of the other. The guest
+    /// then hears of its change some milliseconds early, or reaches unmapped memory for as long. Regions of other offsets tell the windows apart
+    /// only until a guest has the same in both.
     pub(crate) fn announced(&self, offset: u64, size: u64) -> usize {
         let within = self.shared.config.window_size.next_power_of_two() - 1;
         let is_it = |region: &&(u64, u64)| (region.0 & within, region.1) == (offset, size);
         self.shared.regions.lock().iter().filter(is_it).count()
     }
 
-    /// Something that can be read from when the memory table has changed after this call.
+    /// Returns an eventfd that is readable when the memory table has changed after this call.
     pub(crate) fn table_change(&self) -> Arc<OwnedFd> {
         let _ = rustix::io::read(&self.shared.table_change, &mut [0; 8]);
         Arc::clone(&self.shared.table_change)
     }
 
-    /// Returns whether the frontend says when something is mapped and unmapped.
+    /// Returns whether the frontend says when memory is mapped and unmapped.
     pub(crate) fn acknowledges(&self) -> bool {
         self.shared.acknowledges.load(Ordering::Relaxed)
     }
 
-    /// Returns whether the control queue is stopped: what is mapped now survives a reset that is under way.
+    /// Returns whether the control queue is stopped: memory that is mapped now stays mapped after a reset that is under way.
     pub(crate) fn is_stopped(&self) -> bool {
         !self.shared.vrings[CONTROLQ].is_started()
     }
@@ -189,19 +189,19 @@ impl Session {
         Ok(self.requests()?.ask(BackendReq::SHMEM_MAP, &body, Some(file)))
     }
 
-    /// Asks the frontend to unmap exactly what [`Self::map_blob`] has mapped.
+    /// Asks the frontend to unmap exactly the range that [`Self::map_blob`] has mapped.
     pub(crate) fn unmap_blob(&self, offset: u64, size: u64) -> Result<Asked, SessionError> {
         let body = request(offset, size, VhostUserMMapFlags::empty());
         Ok(self.requests()?.ask(BackendReq::SHMEM_UNMAP, &body, None))
     }
 
-    /// Ends the session: nothing is asked of the frontend any more, and [`Self::take_end`] has an end soon.
+    /// Ends the session: sends no more requests to the frontend; [`Self::take_end`] soon returns an end.
     pub(crate) fn close(&self) {
         *self.shared.requests.lock() = None;
         let _ = self.connection.shutdown(Shutdown::Both);
     }
 
-    /// The channel to the frontend; the lock is not held while it is used.
+    /// Returns the channel to the frontend; the lock is not held while the channel is used.
     fn requests(&self) -> Result<Arc<Requests>, SessionError> {
         if self.has_ended() {
             return Err(SessionError::Gone);
@@ -214,7 +214,7 @@ impl Drop for Session {
     fn drop(&mut self) {
         match self.serves {
             true => _ = self.connection.shutdown(Shutdown::Both),
-            // Another process answers what was taken.
+            // Another process answers the requests that were taken.
             false => self.shared.vrings.iter().for_each(|vring| vring.abandon()),
         }
         self.shared.set_listening(Listening::Ends);
@@ -237,7 +237,7 @@ fn request(offset: u64, size: u64, flags: VhostUserMMapFlags) -> VhostUserMMap {
     }
 }
 
-/// Handles what the frontend says, one message after another.
+/// The frontend's messages and their handler, which handles one after another.
 pub(super) struct Messages {
     connection: UnixStream,
     messages: BackendReqHandler<Mutex<Handler>>,
@@ -246,19 +246,19 @@ pub(super) struct Messages {
 }
 
 impl Messages {
-    /// Handles those that come at `connection`.
+    /// Makes a handler of the messages that arrive at `connection`.
     pub(super) fn new(connection: UnixStream, handler: Handler, shared: Arc<Shared>) -> io::Result<Self> {
         let handler = Arc::new(Mutex::new(handler));
         let messages = BackendReqHandler::from_stream(connection.try_clone()?, Arc::clone(&handler));
         Ok(Self { connection, messages, handler, shared })
     }
 
-    /// Handles those that come at `connection` from now on, from a frontend that has negotiated these features and protocol features before. The
-    /// library learns of them as from any frontend, so it hears a frontend of ours first.
+    /// Makes a handler of the messages that arrive at `connection` from now on, from a frontend that has negotiated these features and protocol
+    /// features before. The library learns features only from a frontend's messages, so this function first plays a frontend that sends them.
     ///
     /// # Errors
     ///
-    /// They are not ours, or the system refuses.
+    /// The device does not offer these features, or the system refuses.
     pub(super) fn resume(
         connection: UnixStream,
         handler: Handler,
@@ -286,7 +286,7 @@ impl Messages {
         self.handler.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Waits for the next message; false if the thread is to rest ahead of it.
+    /// Waits for the next message. Returns false if the thread is to rest before that message.
     fn comes(&self) -> bool {
         loop {
             let mut ready =
@@ -300,7 +300,7 @@ impl Messages {
         }
     }
 
-    /// Waits for the next and does what it says.
+    /// Waits for the next message, and carries it out.
     ///
     /// # Errors
     ///
@@ -318,7 +318,7 @@ fn handle_messages(mut messages: Messages) {
         if !messages.comes() {
             match shared.rest() {
                 true => continue,
-                // What becomes of the connection is not this session's affair.
+                // Another process has the connection, so its end does not concern this session.
                 false => return,
             }
         }
@@ -332,7 +332,7 @@ fn handle_messages(mut messages: Messages) {
     shared.end(error.into());
 }
 
-/// A frontend's message, with a value or without.
+/// Returns the bytes of a frontend's message, with a value or without.
 fn message(request: FrontendReq, value: Option<u64>) -> Vec<u8> {
     let size = if value.is_some() { size_of::<u64>() as u32 } else { 0 };
     let head = [request as u32, VERSION, size].into_iter().flat_map(u32::to_le_bytes);

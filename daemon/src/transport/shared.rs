@@ -1,4 +1,4 @@
-//! This file holds what the device thread and the message thread of a session share.
+//! This file holds the state that the device thread and the message thread of a session share.
 
 use super::QUEUES;
 use super::error::SessionError;
@@ -21,7 +21,7 @@ pub(crate) struct DeviceConfig {
     pub space: Vec<u8>,
     /// Bytes of the host-visible region.
     pub window_size: u64,
-    /// Device nodes (`st_rdev`) out of which memory is mapped there that can be gone at any moment.
+    /// Device nodes (`st_rdev`) of lent memory: it is mapped in that region out of them, and can be gone at any moment.
     pub lent_devices: Vec<u64>,
 }
 
@@ -53,15 +53,15 @@ pub(super) struct Shared {
     pub epoll: Arc<OwnedFd>,
     pub tokens: Tokens,
     pub config: DeviceConfig,
-    /// The channel for requests to the frontend, once it has sent it.
+    /// The channel for requests to the frontend, once the frontend has sent the channel.
     pub requests: Mutex<Option<Arc<Requests>>>,
-    /// The state of a handler while the message that carries it is handled.
+    /// The channel of a SET_BACKEND_REQ_FD message while that message is handled.
     pub arriving: Mutex<Option<OwnedFd>>,
     /// The frontend keeps mappings in its memory table, and drops them at a reset as the specification says.
     pub announces_maps: AtomicBool,
     /// Guest address and bytes of each region of guest memory that the frontend has announced.
     pub regions: Mutex<Vec<(u64, u64)>>,
-    /// An event for each change of these.
+    /// An event for each change of these regions.
     pub table_change: Arc<OwnedFd>,
     /// The frontend answers requests when they are done.
     pub acknowledges: AtomicBool,
@@ -77,7 +77,7 @@ pub(super) struct Shared {
 }
 
 impl Shared {
-    /// Two queues that were never started, and no memory. Events go to `epoll` under `tokens`.
+    /// Makes the state with two queues that were never started, and no memory. Events go to `epoll` under `tokens`.
     pub(super) fn new(
         config: DeviceConfig,
         epoll: Arc<OwnedFd>,
@@ -151,7 +151,7 @@ impl Shared {
     /// The memory table has these regions now.
     pub(super) fn set_regions(&self, regions: Vec<(u64, u64)>) {
         *self.regions.lock() = regions;
-        // A counter that is full is an event as well.
+        // A full counter is an event too.
         let _ = rustix::io::write(&self.table_change, &1u64.to_ne_bytes());
     }
 }

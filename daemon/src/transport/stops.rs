@@ -1,18 +1,18 @@
 //! A stop of the queues, and the evidence that it is a pause or a reset of the device.
 //!
-//! No message in use announces a reset. For a reset as for a pause the frontend stops each queue (GET_VRING_BASE) and starts it again
-//! (SET_VRING_BASE, SET_VRING_KICK), so the difference is in its messages in between:
+//! No message in use announces a reset. For a reset as for a pause, the frontend stops each queue (GET_VRING_BASE) and starts it again
+//! (SET_VRING_BASE, SET_VRING_KICK). So the messages in between show the difference:
 //!
 //! | evidence | verdict | why |
 //! | --- | --- | --- |
 //! | the base is not 0 | pause | the driver of a reset queue begins at 0 |
-//! | the base is 0, the queue stopped elsewhere | reset | a pause gives the base back that it got |
+//! | the base is 0, the queue stopped elsewhere | reset | after a pause the frontend sets the base that it got |
 //! | both are 0, and the config space was read | reset | only a processor of the guest reads it (QEMU and crosvm pass each read on): a driver probes, while a pause has stopped the processors |
-//! | both are 0, and the frontend sent other features | reset | drivers negotiate after a reset only |
+//! | both are 0, and the frontend sent other features | reset | drivers negotiate only after a reset |
 //! | both are 0, and regions are gone that the frontend had mapped | reset | QEMU drops mappings at a reset, and at no pause |
 //! | both are 0, and nothing else | pause | the index wraps after 65 536 requests; a driver that has sent none has left nothing behind |
 //!
-//! Knows neither queues nor memory.
+//! This file knows neither queues nor memory.
 
 use super::QUEUES;
 use serde::{Deserialize, Serialize};
@@ -31,11 +31,11 @@ pub(super) enum Verdict {
 /// A queue between its stop and its start, and the evidence so far.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 struct Stop {
-    /// The index at which it stopped.
+    /// The index at which the queue stopped.
     at: u16,
-    /// The frontend then.
+    /// The frontend at the time of the stop.
     then: Frontend,
-    /// The config space was read since.
+    /// The config space was read since the stop.
     probed: bool,
 }
 
@@ -44,7 +44,7 @@ struct Stop {
 pub(super) struct Frontend {
     /// The features that SET_FEATURES named last.
     pub features: u64,
-    /// Regions of the memory table, if it announces its mappings there.
+    /// The number of regions in the memory table, if the frontend announces its mappings there.
     pub maps: Option<usize>,
 }
 
@@ -53,17 +53,17 @@ pub(super) struct Frontend {
 pub(super) struct Stops([Option<Stop>; QUEUES]);
 
 impl Stops {
-    /// GET_VRING_BASE: a queue stopped there.
+    /// GET_VRING_BASE: a queue stopped at this index.
     pub(super) fn stopped(&mut self, queue: usize, at: u16, then: Frontend) {
         self.0[queue] = Some(Stop { at, then, probed: false });
     }
 
-    /// GET_CONFIG.
+    /// GET_CONFIG: the config space was read.
     pub(super) fn config_read(&mut self) {
         self.0.iter_mut().flatten().for_each(|stop| stop.probed = true);
     }
 
-    /// SET_VRING_BASE: a queue is to go on from there. Each stop is judged once.
+    /// SET_VRING_BASE: a queue is to go on from this base. Each stop is judged once.
     pub(super) fn judge(&mut self, queue: usize, base: u16, now: Frontend) -> Verdict {
         match self.0[queue].take() {
             None => Verdict::New,
@@ -80,7 +80,7 @@ impl Stops {
 }
 
 impl Stop {
-    /// Evidence beside the queue's index.
+    /// Returns whether there is evidence of a reset besides the queue's index.
     fn shows_a_reset(&self, now: Frontend) -> bool {
         let dropped = self.then.maps.zip(now.maps).is_some_and(|(then, now)| now < then);
         self.probed || dropped || self.then.features != now.features

@@ -1,7 +1,7 @@
-//! A session between two messages of its frontend, written down for another process that serves the frontend from then on, and built up there.
+//! This file writes a session down between two messages of its frontend, and builds it up in another process, which serves the frontend from then on.
 //!
-//! The frontend notices nothing: its connection is the same, and it is sent nothing. Descriptors travel beside the text, in the order in which they
-//! are taken here.
+//! The frontend notices nothing: its connection is the same, and it is sent nothing. Descriptors are sent beside the text, in the order in which this
+//! file takes them.
 
 use super::QUEUES;
 use super::error::SessionError;
@@ -28,7 +28,7 @@ pub(crate) struct PassedSession {
     features: u64,
     protocol_features: u64,
     announces_maps: bool,
-    /// The frontend has sent a channel for requests to it: whether it acknowledges them.
+    /// If the frontend has sent a channel for requests: whether it acknowledges them.
     requests: Option<bool>,
     stops: Stops,
     regions: Vec<PassedRegion>,
@@ -43,19 +43,19 @@ struct HasFiles {
 }
 
 impl Session {
-    /// Writes a request down that is not answered yet; none if it is void, as its queue was reset.
+    /// Writes down a request that is not answered yet. Returns none if the request is void because its queue was reset.
     pub(crate) fn pass_on_request(&self, request: &PendingResponse) -> Option<PassedRequest> {
         request.pass_on(&self.shared().vrings)
     }
 
-    /// A request that another process has taken of one of the queues.
+    /// Goes on with a request that another process has taken from one of the queues.
     pub(crate) fn resume_request(&self, passed: PassedRequest) -> PendingResponse {
         let vring = &self.shared().vrings[passed.queue.index()];
         PendingResponse::resume(vring, passed)
     }
 
-    /// Writes the session down, whose frontend is not listened to meanwhile, and its descriptors. Of each queue so many requests are passed on that are
-    /// not answered yet.
+    /// Writes the session down, with its descriptors. The message thread has to rest meanwhile. `open` is the number of unanswered requests of each
+    /// queue that are passed on.
     ///
     /// # Errors
     ///
@@ -93,11 +93,11 @@ impl Session {
         Ok((passed, files))
     }
 
-    /// Builds up a session that another process has written down. Its frontend is heard once [`Self::go_on`] is called.
+    /// Builds up a session that another process has written down. It listens to its frontend once [`Self::go_on`] is called.
     ///
     /// # Errors
     ///
-    /// The text describes no session, or the system refuses something.
+    /// The text describes no session, or the system refuses a resource.
     pub(crate) fn resume(
         passed: PassedSession,
         files: &mut PassedFiles,
@@ -117,7 +117,7 @@ impl Session {
 }
 
 impl Handler {
-    /// Goes on where another process was. The features were negotiated again already.
+    /// Goes on with the session of another process. The features were negotiated again already.
     fn resume(
         &mut self,
         passed: PassedSession,

@@ -1,4 +1,4 @@
-//! Queues over real guest memory, with the driver's side written by hand.
+//! Tests of queues over real guest memory, with the driver's side written by hand.
 
 use super::PendingResponse;
 use super::memory::Memory;
@@ -58,7 +58,7 @@ impl Rig {
         let call = rustix::event::eventfd(0, rustix::event::EventfdFlags::NONBLOCK).unwrap();
         let call = File::from(call);
         vring.set_event_idx(event_idx);
-        // By hand: the rings of virtio-queue's mock overlap.
+        // The places are chosen by hand, because the rings of virtio-queue's mock overlap.
         let queue = [0, 0x1000, 0x2000].map(GuestAddress);
         let rig = Self { memory, queue, vring, call };
         assert!(rig.vring.set_addresses(queue[0].0, queue[1].0, queue[2].0));
@@ -99,7 +99,7 @@ impl Rig {
         (self.vring.pop(generation, LIMIT, &mut bytes), bytes)
     }
 
-    /// The used ring's index, and head and length of its first entry.
+    /// Returns the used ring's index, and head and length of its first entry.
     fn used(&self) -> (u16, u32, u32) {
         let [.., used] = self.queue;
         let word = |offset| self.memory.read_obj::<u32>(GuestAddress(used.0 + offset)).unwrap();
@@ -188,7 +188,7 @@ fn a_queue_is_crowded_when_open_requests_hold_nearly_all_descriptors() {
     open.remove(0).respond(&Response::OkNodata);
     assert!(!rig.vring.is_crowded());
 
-    // A table of the driver's own takes one descriptor of the queue's table.
+    // An indirect table of the driver takes one descriptor of the queue's table.
     let rig = Rig::new(false);
     rig.vring.set_indirect(true);
     for (at, (addr, len, flags)) in SIMPLE.iter().enumerate() {
@@ -241,7 +241,7 @@ fn too_much_is_not_copied_and_what_is_not_there_ends_the_request() {
     assert_eq!(rig.used(), (1, 0, 0));
 }
 
-/// Keeps the errors that each thread logs.
+/// A logger that keeps the errors of each thread.
 struct ErrorLog;
 
 thread_local! {
@@ -372,7 +372,7 @@ fn after_a_reset_nothing_that_was_taken_is_answered() {
         drop(late);
         assert_eq!((rig.used().0, rig.vring.unanswered()), (0, 0));
         assert!(matches!(rig.pop(0).0, Err(NoRequest::Reset(1))));
-        // The driver's ring still holds the request: it is a new one.
+        // The driver's ring still holds the request, which now counts as a new one.
         taken(rig.pop(1)).0.respond(&Response::OkNodata);
         assert_eq!(rig.used(), (1, 0, 24));
     }
@@ -391,7 +391,7 @@ fn a_disabled_queue_gives_nothing_out() {
 #[test]
 fn with_event_idx_the_driver_is_told_only_when_it_asked() {
     let mut rig = Rig::new(true);
-    // `used_event`, behind the available ring.
+    // `used_event` lies after the available ring.
     let used_event = GuestAddress(rig.queue[1].0 + 4 + 2 * u64::from(QUEUE_SIZE));
     rig.memory.write_obj(u16::to_le(1), used_event).unwrap();
     rig.offer(&[SIMPLE[0], SIMPLE[1], SIMPLE[0], SIMPLE[1]]);
@@ -409,7 +409,7 @@ fn with_event_idx_the_driver_is_told_only_when_it_asked() {
 #[test]
 fn the_driver_is_asked_to_kick_for_the_next_request_or_for_that_behind_it() {
     let rig = Rig::new(true);
-    // `avail_event`, behind the used ring.
+    // `avail_event` lies after the used ring.
     let avail_event = GuestAddress(rig.queue[2].0 + 4 + 8 * u64::from(QUEUE_SIZE));
     let asked = || u16::from_le(rig.memory.read_obj::<u16>(avail_event).unwrap());
     rig.offer(&SIMPLE);
@@ -473,7 +473,7 @@ fn a_request_that_two_processes_have_is_answered_once_by_the_one_that_serves() {
         assert!(successor.resume(&of_queue));
         successor.set_call(call.map(File::from));
         let resumed = PendingResponse::resume(&successor, passed);
-        // The other one leaves it.
+        // The other process leaves the frontend.
         let (serves, answers, leaves, forgets) = match successor_serves {
             true => (&successor, resumed, &rig.vring, pending),
             false => (&rig.vring, pending, &successor, resumed),

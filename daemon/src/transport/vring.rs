@@ -1,7 +1,7 @@
 //! One virtqueue (VIRTIO 1.3, 2.7) and its life under vhost-user.
 //!
-//! The message thread starts, stops and configures it; the device thread takes requests and answers them. Stopping is either
-//! a pause, after which everything goes on, or a reset, after which nothing that was taken before may be answered: each
+//! The message thread starts, stops and configures the queue; the device thread takes requests and answers them. A stop is either
+//! a pause, after which everything goes on, or a reset, after which no request that was taken before may be answered: each
 //! reset starts a new *generation*. Answers that come due during a pause are held back until the queue runs again.
 
 use super::chain::{self, Segment};
@@ -22,7 +22,7 @@ use vm_memory::{GuestAddress, GuestAddressSpace, GuestMemoryLoadGuard};
 use waiting::calls::Calls;
 use waiting::tunables;
 
-/// Largest queue; crosvm insists on it.
+/// The largest size of a queue; crosvm insists on this size.
 pub(super) const QUEUE_SIZE_MAX: u16 = 32_768;
 
 /// A virtqueue, shared by the two threads.
@@ -36,21 +36,21 @@ pub(crate) struct Vring {
 #[derive(Debug)]
 struct State {
     queue: Queue,
-    /// Between SET_VRING_KICK and GET_VRING_BASE.
+    /// The queue is between SET_VRING_KICK and GET_VRING_BASE.
     started: bool,
     /// The state that SET_VRING_ENABLE set.
     enabled: bool,
-    /// Resets so far.
+    /// The number of resets so far.
     generation: u32,
-    /// The driver may put the descriptors of a chain into a table of its own, which takes one of the queue's (VIRTIO 1.3, 2.7.5.3).
+    /// The driver may put the descriptors of a chain into an indirect table, which takes one of the queue's descriptors (VIRTIO 1.3, 2.7.5.3).
     indirect: bool,
     /// Descriptors of the queue's table that open requests hold.
     held_descriptors: u32,
-    /// Signals used buffers to the driver.
+    /// The eventfd that signals used buffers to the driver.
     call: Option<File>,
     /// The answers that the driver is to be told of.
     calls: Calls,
-    /// Answers that came due while it was stopped.
+    /// Answers that came due while the queue was stopped.
     held: Vec<Held>,
 }
 
@@ -67,11 +67,11 @@ struct Held {
     head: u16,
     segments: Vec<Segment>,
     answer: Vec<u8>,
-    /// A thread of the guest may wait for it.
+    /// A thread of the guest may wait for the answer.
     awaited: bool,
 }
 
-/// A queue that owes no answer but to requests which are passed on as well, written down for another process.
+/// A queue, written down for another process: it owes answers only to requests that are passed on too.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct PassedVring {
     size: u16,
@@ -86,7 +86,7 @@ pub(super) struct PassedVring {
 /// The reason why no request could be taken.
 #[derive(Debug)]
 pub(crate) enum NoRequest {
-    /// There is nothing to do, or the queue does not run.
+    /// No request is available, or the queue does not run.
     Empty,
     /// The driver broke the queue's rules; nothing can be taken until it resets the device.
     Broken,
@@ -108,7 +108,7 @@ impl Chain {
 }
 
 impl Vring {
-    /// A queue that was never started.
+    /// Makes a queue that was never started.
     pub(crate) fn new(memory: Memory) -> Self {
         let queue = Queue::new(QUEUE_SIZE_MAX).expect("the largest size is a power of two");
         let state = State {
@@ -125,7 +125,7 @@ impl Vring {
         Self { memory, state: Mutex::new(state), unanswered: AtomicU64::new(0) }
     }
 
-    /// Takes the next chain, and the memory that it names. `generation` is the last one that the caller heard of.
+    /// Takes the next chain, and the guest memory of that moment. `generation` is the last one that the caller knows of.
     pub(super) fn next_chain(
         &self,
         generation: u32,
@@ -156,12 +156,12 @@ impl Vring {
         }
     }
 
-    /// Returns whether [`Self::pop`] would find a request. Kicks are not needed while the device thread asks again and again.
+    /// Returns whether [`Self::pop`] would find a request. No kicks are needed while the device thread calls this again and again.
     pub(crate) fn has_requests(&self) -> bool {
         self.state.lock().has_requests(&self.memory.memory())
     }
 
-    /// Asks the driver to kick again from now on; true if requests came in the meantime.
+    /// Asks the driver to kick again from now on. Returns true if requests have arrived in the meantime.
     pub(crate) fn arm(&self) -> bool {
         let mut state = self.state.lock();
         state.runs() && {
@@ -171,13 +171,13 @@ impl Vring {
         }
     }
 
-    /// Asks for no kick for the next request, but for one with the request behind it; true if there is a request already. A driver without
-    /// `VIRTIO_F_EVENT_IDX` kicks for the next one, too.
+    /// Asks for no kick for the next request, but for one for the request after it. Returns true if there is a request already. A driver without
+    /// `VIRTIO_F_EVENT_IDX` also kicks for the next request.
     pub(crate) fn arm_behind_next(&self) -> bool {
         let mut state = self.state.lock();
         state.runs() && {
             let (memory, next) = (self.memory.memory(), state.queue.next_avail());
-            // The queue asks for a kick at the index that it takes for the next request's.
+            // The queue asks for a kick at its index of the next request.
             state.queue.set_next_avail(next.wrapping_add(1));
             let armed = state.queue.enable_notification::<Regions>(&memory);
             state.queue.set_next_avail(next);
@@ -193,8 +193,8 @@ impl Vring {
         Chain { head, descriptors }
     }
 
-    /// Returns whether open requests hold more of the queue than those of one context may: hardly any descriptor is left for requests that could
-    /// end it.
+    /// Returns whether open requests hold more of the queue than those of one context may. Then hardly any descriptor is left for requests that could
+    /// end the context.
     pub(crate) fn is_crowded(&self) -> bool {
         let state = self.state.lock();
         u64::from(state.held_descriptors) > most(state.queue.size().into())
@@ -205,8 +205,8 @@ impl Vring {
         self.state.lock().calls.are_open()
     }
 
-    /// Returns a chain to the driver with `answer` in its writable segments, unless it is of another generation. A thread of the guest may wait for
-    /// it if it is `awaited`.
+    /// Returns a chain to the driver with `answer` in its writable segments, unless the chain is of another generation. A guest thread may wait for
+    /// the answer if it is `awaited`.
     pub(super) fn complete(
         &self,
         generation: u32,
@@ -229,13 +229,13 @@ impl Vring {
         }
     }
 
-    /// Returns when [`Self::signal`] is to be called at the latest, if there is something to tell.
+    /// Returns when [`Self::signal`] is to be called at the latest, if the driver is to be told of answers.
     pub(crate) fn deadline(&self) -> Option<Instant> {
         let state = self.state.lock();
         state.calls.deadline().filter(|_| state.started && state.call.is_some())
     }
 
-    /// Tells the driver about used buffers, if it wants to know, and it is time. Buffers used before a pause are told after it.
+    /// Tells the driver about used buffers, if it wants to know and the time has come. Buffers used before a pause are signalled after it.
     pub(crate) fn signal(&self) {
         let mut state = self.state.lock();
         if !state.calls.is_due() || !state.started || state.call.is_none() {
@@ -250,7 +250,7 @@ impl Vring {
         }
     }
 
-    /// Puts the answers held back during a pause.
+    /// Puts the answers into the queue that were held back during a pause.
     pub(crate) fn release_held(&self) {
         let mut state = self.state.lock();
         if state.runs() {
@@ -270,13 +270,13 @@ impl Vring {
         self.state.lock().started
     }
 
-    /// Requests of this queue that were dropped without an answer of their own; anything but 0 is a bug of this program.
+    /// Returns the number of requests of this queue that were dropped without an answer; any number but 0 is a bug of this program.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn unanswered(&self) -> u64 {
         self.unanswered.load(Ordering::Relaxed)
     }
 
-    /// Counts a request that was dropped, and returns the count; none if the queue was reset behind the request.
+    /// Counts a request that was dropped, and returns the count; none if the queue was reset after the request.
     pub(super) fn count_unanswered(&self, generation: u32) -> Option<u64> {
         let is_current = self.state.lock().generation == generation;
         is_current.then(|| self.unanswered.fetch_add(1, Ordering::Relaxed) + 1)
@@ -292,10 +292,10 @@ impl Vring {
     }
 }
 
-/// Another process serves it.
+/// The functions that pass a queue on to another process.
 impl Vring {
-    /// Writes the queue down and copies its call descriptor. `open` is the number of requests of this queue that are passed on. Returns nothing if the
-    /// queue has taken others that it has not answered.
+    /// Writes the queue down and copies its call descriptor. `open` is the number of requests of this queue that are passed on. Returns none if the
+    /// queue has other requests that were taken and not answered.
     pub(super) fn pass_on(&self, open: usize) -> io::Result<Option<(PassedVring, Option<OwnedFd>)>> {
         let state = self.state.lock();
         if state.calls.open() as usize != open || !state.held.is_empty() {
@@ -314,7 +314,7 @@ impl Vring {
         Ok(Some((passed, call.transpose()?)))
     }
 
-    /// Goes on where another process stopped. Returns whether that is possible.
+    /// Goes on with the queue of another process. Returns whether that is possible.
     pub(super) fn resume(&self, passed: &PassedVring) -> bool {
         let mut state = self.state.lock();
         let [descriptors, available, used] = passed.places.map(GuestAddress);
@@ -329,7 +329,7 @@ impl Vring {
             && queue.try_set_used_ring_address(used).is_ok()
     }
 
-    /// Notes a request that another process has taken, with the descriptors of the queue's table that it holds. Returns the generation that it belongs to.
+    /// Notes a request that another process has taken, with its descriptors in the queue's table. Returns the request's generation.
     pub(super) fn holds_again(&self, head: u16, descriptors: u32) -> (u32, Chain) {
         let mut state = self.state.lock();
         state.calls.taken();
@@ -337,7 +337,7 @@ impl Vring {
         (state.generation, Chain { head, descriptors })
     }
 
-    /// Tells the driver to look, as another process may have put something in without telling it.
+    /// Signals the driver, as another process may have put answers into the queue without a signal.
     pub(super) fn remind(&self) {
         let state = self.state.lock();
         state.call.iter().filter(|_| state.started).for_each(ring);
@@ -368,7 +368,7 @@ impl Vring {
         }
     }
 
-    /// SET_VRING_BASE: where to go on. A reset begins a generation.
+    /// SET_VRING_BASE: sets the index at which the queue goes on. A reset begins a generation.
     pub(super) fn set_base(&self, base: u16, reset: bool) {
         let mut state = self.state.lock();
         if reset {
@@ -399,7 +399,7 @@ impl Vring {
         state.queue.set_ready(true);
     }
 
-    /// GET_VRING_BASE: stops the queue and says where.
+    /// GET_VRING_BASE: stops the queue, and returns the index at which it stopped.
     pub(super) fn stop(&self) -> u16 {
         let mut state = self.state.lock();
         state.started = false;
@@ -408,7 +408,7 @@ impl Vring {
         state.queue.next_avail()
     }
 
-    /// The frontend is gone or starts over: nothing taken so far may be answered.
+    /// The frontend is gone or starts over: no request taken so far may be answered.
     pub(super) fn abandon(&self) {
         let mut state = self.state.lock();
         state.begin_generation();
@@ -424,7 +424,7 @@ impl State {
         self.started && self.enabled
     }
 
-    /// Not in a queue whose driver says that there are more than fit: nothing can be taken from it.
+    /// Returns whether requests wait. None does if the driver claims more than the queue holds, as nothing can then be taken from it.
     fn has_requests(&self, memory: &Regions) -> bool {
         let available = || self.queue.avail_idx(memory, Ordering::Acquire).ok();
         let waiting = |index: Wrapping<u16>| (index - Wrapping(self.queue.next_avail())).0;
@@ -439,7 +439,7 @@ impl State {
     }
 }
 
-/// Adds to an event's counter. One that is full was signalled before, and writing to it would wait for the frontend.
+/// Adds to an event's counter. A full counter was signalled before, and a write to it would wait for the frontend.
 fn ring(call: &File) {
     if readiness::look(call, PollFlags::OUT).contains(PollFlags::OUT) {
         let _ = rustix::io::write(call, &1u64.to_ne_bytes());

@@ -1,4 +1,4 @@
-//! The columns that have room in a width, and their contents.
+//! The columns that fit into a width, and their contents.
 
 use super::moment::{Column, Id, Memory, Row};
 use super::screen::{Line, Style, Tone, left, right};
@@ -23,7 +23,7 @@ const OF_BYTES: usize = 2 * BYTES + 4;
 /// Characters of the shortest bar.
 const BAR: usize = 8;
 
-/// A column, and three widths: the least, the one that it needs to be good, and the most that it has a use for.
+/// A column, and three widths: the least, the one that suits it, and the most that it can use.
 struct Need(Column, usize, usize, usize);
 
 /// The columns by their importance.
@@ -40,10 +40,10 @@ const IMPORTANT: [Need; 11] = [
     Need(Column::Contexts, 9, 9, 9),
     Need(Column::Kills, 6, 6, 6),
 ];
-/// The width from which on names have a little more, and device memory a bar beside the number.
+/// The width from which names get more room, and device memory gets a bar beside the number.
 const ROOMY: usize = 60;
 
-/// Returns the columns that have room, from left to right.
+/// Returns the columns that fit, from left to right.
 pub(super) fn rooms(width: usize) -> Vec<Room> {
     let mut rooms: Vec<(Room, &Need)> = Vec::new();
     let mut left = width;
@@ -80,7 +80,7 @@ fn grow(rooms: &mut [(Room, &Need)], left: &mut usize, to: fn(&Need) -> usize) {
     }
 }
 
-/// The line of headings. The column that sorts has an arrow.
+/// Returns the line of headings. The column by which rows are sorted has an arrow.
 pub(super) fn headings(rooms: &[Room], sorted: Column, reversed: bool) -> Line {
     let heading = |room: &Room| {
         let arrow = match (room.column == sorted, room.column.has_words() != reversed) {
@@ -98,7 +98,7 @@ pub(super) fn headings(rooms: &[Room], sorted: Column, reversed: bool) -> Line {
     beside(rooms.iter().map(heading))
 }
 
-/// The line of a row.
+/// Returns the line of a row.
 pub(super) fn cells(rooms: &[Room], row: &Row) -> Line {
     beside(rooms.iter().map(|room| cell(*room, row)))
 }
@@ -155,7 +155,7 @@ fn cell(Room { column, width }: Room, row: &Row) -> Line {
     line
 }
 
-/// The name of a VM behind the sign that says whether its contexts are shown, or that of a program behind the number of its context.
+/// Returns the name of a VM, after the sign that says whether its contexts are shown, or the name of a program, after the number of its context.
 fn name(row: &Row) -> String {
     match (row.vm, &row.id) {
         (Some(vm), _) if vm.contexts == 0 => format!("  {}", row.name),
@@ -173,7 +173,7 @@ fn of_state(state: &str) -> Style {
     })
 }
 
-/// Memory held of its bound: a bar where there is room and a bound, and in words.
+/// Returns the held memory and its bound in words, after a bar if the memory has a bound and the column has room.
 fn memory(memory: Memory, width: usize) -> Line {
     let held = Bytes(memory.held).to_string();
     let both = memory.limit.map(|limit| format!("{held} of {}", Bytes(limit)));
@@ -196,7 +196,7 @@ fn memory(memory: Memory, width: usize) -> Line {
     line
 }
 
-/// A bar that is full up to `part`, from 0 to 1, with a mark at another part.
+/// Returns a bar that is full up to `part`, from 0 to 1, with a mark at another part.
 pub(super) fn bar(width: usize, part: f64, mark: Option<f64>, style: Style) -> Line {
     let halves = (part.clamp(0.0, 1.0) * width as f64 * 2.0).round() as usize;
     // A part above 0 is shown as at least one half.

@@ -1,4 +1,4 @@
-//! The picture: the broker's status and the operator's choices, on a screen of a size.
+//! Draws the picture: the broker's status and the operator's choices, on a screen of a given size.
 
 use super::columns::{Room, bar, cells, headings, rooms};
 use super::moment::Moment;
@@ -7,9 +7,9 @@ use super::view::View;
 use crate::broker::{counted, percent};
 use outside::Bytes;
 
-/// Lines of GPUs at most.
+/// The most lines of GPUs.
 const GPUS_MAX: usize = 4;
-/// Characters of the bar of a GPU at most, and at least where its memory is told beside it.
+/// The most characters of the bar of a GPU, and the fewest if the memory is shown beside the bar.
 const BAR_MAX: usize = 34;
 const BAR_MIN: usize = 8;
 /// The keys and their effects, the most important first.
@@ -41,7 +41,7 @@ pub(super) fn draw(moment: &Moment, view: &View, size: Size) -> Vec<Line> {
     lines.into_iter().map(|line| line.fitted(size.width)).collect()
 }
 
-/// Returns the lines about all VMs: one, and one for each GPU. On a low screen VMs are more important.
+/// Returns the lines about all VMs: one, and one for each GPU. On a low screen, VMs get the room.
 fn head(moment: &Moment, size: Size) -> Vec<Line> {
     let status = &moment.status;
     let mut first = Line::default();
@@ -82,11 +82,11 @@ fn head(moment: &Moment, size: Size) -> Vec<Line> {
     lines
 }
 
-/// The rows that have room, each with whether it is the chosen one, which is among them.
+/// Returns the rows that fit, the chosen one among them, each with whether it is the chosen one.
 fn rows(moment: &Moment, view: &View, rooms: &[Room], height: usize) -> Vec<(Line, bool)> {
     let rows = view.rows(moment);
     let chosen = rows.iter().position(|row| Some(&row.id) == view.chosen.as_ref());
-    // The chosen row stays in the middle where not all rows have room.
+    // The chosen row stays in the middle if not all rows fit.
     let first = chosen.unwrap_or(0).saturating_sub(height / 2).min(rows.len().saturating_sub(height));
     let shown = rows.iter().enumerate().skip(first).take(height);
     shown.map(|(at, row)| (cells(rooms, row), Some(at) == chosen)).collect()
@@ -98,7 +98,7 @@ fn foot(view: &View, width: usize) -> Line {
     if let Some(asked) = &view.question {
         let question = format!("Kill {}/{} {}? ", asked.vm, asked.context, asked.program);
         let style = Style { bold: true, ..Style::toned(Tone::Attention) };
-        // The answers that there are have to be seen in any case.
+        // The possible answers have to be visible in any case.
         let answers = "y/n";
         let room = width.saturating_sub(answers.len() + 1);
         line.push(left(&question, room.min(question.chars().count())).trim_end(), style);

@@ -1,7 +1,7 @@
-//! `status --watch` on a terminal: a view of a broker's VMs that renews itself, sorts, unfolds, and ends contexts.
+//! `status --watch` on a terminal: a view of a broker's VMs that renews itself, and in which an operator sorts, unfolds, and ends contexts.
 //!
 //! `draw` makes the screen, as a pure function of the broker's status (`moment`), the operator's choices (`view`), and the size of the terminal. Only
-//! `terminal` knows that there is one, and only `run` the broker. Names come from guests and drivers: `screen` removes the characters from them that
+//! `terminal` uses the terminal, and only `run` asks the broker. Names come from guests and drivers: `screen` replaces the characters in them that
 //! command a terminal.
 //!
 //! | module | is | may use |

@@ -5,11 +5,11 @@ use std::cmp::Ordering;
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-/// The status, and how long VMs and contexts waited lately.
+/// The status, and the part of the last period in which VMs and contexts waited.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(super) struct Moment {
     pub(super) status: Status,
-    /// Part of the time since the status before in which each had work and none of it in the driver.
+    /// The part of the time since the earlier status in which each VM and context had work and none of it in the driver.
     waits: BTreeMap<Id, f64>,
 }
 
@@ -23,7 +23,7 @@ pub(super) enum Id {
 }
 
 impl Id {
-    /// Returns the name of the VM that it is or belongs to.
+    /// Returns the name of the VM, or of the VM of the context.
     pub(super) fn vm(&self) -> &str {
         match self {
             Self::Vm(vm) | Self::Context(vm, _) => vm,
@@ -48,7 +48,7 @@ pub(super) enum Column {
 }
 
 impl Column {
-    /// All of them, from left to right.
+    /// All columns, from left to right.
     pub(super) const ALL: [Self; 11] = [
         Self::Name,
         Self::State,
@@ -63,7 +63,7 @@ impl Column {
         Self::Kills,
     ];
 
-    /// Returns whether it has words, which are sorted from A to Z, and not numbers, which are sorted from the largest.
+    /// Returns whether the column has words, which are sorted from A to Z, and not numbers, which are sorted from the largest.
     pub(super) fn has_words(self) -> bool {
         matches!(self, Self::Name | Self::State | Self::Class)
     }
@@ -78,15 +78,15 @@ pub(super) struct Row {
     pub(super) state: String,
     /// The class of a VM, and its ceiling.
     pub(super) class: String,
-    /// Part of the last second of the GPUs.
+    /// The used part of the GPUs' last second.
     pub(super) share: f64,
-    /// GPUs that this is a part of: the most that the share can be.
+    /// The number of GPUs of the VM or context, which is the most that the share can be.
     pub(super) gpus: usize,
-    /// The VM's part if all VMs have work.
+    /// The VM's part of its GPUs if all VMs have work.
     pub(super) entitled: Option<f64>,
     pub(super) device_memory: Memory,
     pub(super) host_memory: Memory,
-    /// Part of the time in which it waited, if a second has passed. A VM has the sum of its contexts.
+    /// The part of the time in which the VM or context waited, if a second has passed. A VM has the sum of its contexts.
     pub(super) waiting: Option<f64>,
     /// Submissions held back.
     pub(super) queued: u32,
@@ -111,13 +111,13 @@ pub(super) struct OfVm {
 }
 
 impl Moment {
-    /// Makes a moment of a status, and of the one before if there is one, with the time between them.
+    /// Makes a moment of a status, and of the earlier status with the time between them, if there was one.
     pub(super) fn new(status: Status, before: Option<(&Status, Duration)>) -> Self {
         let mut waits = BTreeMap::new();
         if let Some((before, time)) = before {
             let then = waiting_seconds(before);
             for (id, seconds) in waiting_seconds(&status) {
-                // A context that began since then began at 0.
+                // A context that has begun since the earlier status began at 0.
                 let lately = seconds - then.get(&id).copied().unwrap_or(0.0);
                 waits.insert(id, (lately / time.as_secs_f64().max(0.001)).max(0.0));
             }
@@ -238,7 +238,7 @@ pub(super) mod tests {
     use super::*;
     use crate::broker::{GpuStatus, Used, VmGpuStatus};
 
-    /// Three VMs on one GPU, one of them in the background; `web` has two contexts.
+    /// Returns the status of three VMs on one GPU, one of them in the background; `web` has two contexts.
     pub(in super::super) fn status() -> Status {
         let on = |share| vec![VmGpuStatus { uuid: "ff".into(), share, ..VmGpuStatus::default() }];
         let vm = |name: &str, class: &str, weight, share| VmStatus {

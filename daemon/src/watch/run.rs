@@ -1,4 +1,4 @@
-//! The loop: the broker is asked once a second, keys change the view, signals and errors end it.
+//! The loop: it asks the broker once a second, keys change the view, and signals and errors end the loop.
 
 use super::columns::{Room, rooms};
 use super::draw::draw;
@@ -18,10 +18,10 @@ use std::time::{Duration, Instant};
 /// The reason why a view ends, unless the operator ended it.
 #[derive(Debug, thiserror::Error)]
 pub enum WatchError {
-    /// The broker could not be asked in the first place.
+    /// The first request to the broker has failed.
     #[error(transparent)]
     Broker(#[from] ClientError),
-    /// The broker answered before.
+    /// A later request to the broker has failed.
     #[error("the broker has ended or does not answer any more: {0}")]
     Ended(ClientError),
     /// The terminal cannot be used.
@@ -32,14 +32,14 @@ pub enum WatchError {
 /// Time between two questions to the broker.
 const PERIOD: Duration = Duration::from_secs(1);
 
-/// Something that the loop has to act upon.
+/// An event that the loop has to act upon.
 #[derive(Debug)]
 enum Happening {
     /// A key, or another size of the terminal.
     Terminal(io::Result<Event>),
-    /// The broker's answer, or why there is none.
+    /// The broker's answer, or the reason why it gives none.
     Status(Result<Box<Status>, ClientError>),
-    /// The end of a wish to kill.
+    /// The result of a request to kill a context.
     Killed(Question, Result<(), ClientError>),
     Signal(i32),
 }
@@ -49,14 +49,14 @@ enum Happening {
 ///
 /// # Errors
 ///
-/// There is no broker, or it ends; or the terminal cannot be used.
+/// No broker answers, or the broker ends, or the terminal cannot be used.
 pub fn watch(socket: &Path) -> Result<(), WatchError> {
     let first = status(socket)?;
     let (happens, happenings) = unbounded();
     let (kills, wanted) = bounded(1);
     let mut signals = Signals::new([SIGHUP, SIGINT, SIGQUIT, SIGTERM])?;
     let terminal = Terminal::take()?;
-    // No thread has to end before the process does.
+    // The threads need not end before the process does.
     std::thread::spawn({
         let happens = happens.clone();
         move || signals.forever().try_for_each(|signal| happens.send(Happening::Signal(signal)))
@@ -78,7 +78,7 @@ pub fn watch(socket: &Path) -> Result<(), WatchError> {
     Ok(())
 }
 
-/// Asks for the status once a second, and at once when a context was to be killed.
+/// Asks for the status once a second, and at once after a request to kill a context.
 fn ask_on_and_on(socket: &Path, happens: &Sender<Happening>, wanted: &Receiver<Question>) {
     loop {
         if let Ok(question) = wanted.recv_timeout(PERIOD) {
@@ -112,7 +112,7 @@ impl Watching {
         Self { terminal: Some(terminal), moment, at, view: View::default(), kills }
     }
 
-    /// Returns when the operator or a signal ends it: the signal.
+    /// Runs until the operator or a signal ends the view. Returns the signal.
     fn run(mut self, happenings: &Receiver<Happening>) -> Result<Option<i32>, WatchError> {
         self.view.settle(&self.moment);
         self.show()?;

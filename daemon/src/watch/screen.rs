@@ -18,7 +18,7 @@ pub(super) struct Style {
     pub(super) reversed: bool,
 }
 
-/// The meaning of a text, which its colour says.
+/// The meaning of a text, which its colour shows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) enum Tone {
     #[default]
@@ -71,7 +71,7 @@ impl Line {
         self
     }
 
-    /// Returns how many characters of a terminal it is wide.
+    /// Returns the width of the line, in characters of a terminal.
     pub(super) fn width(&self) -> usize {
         self.spans.iter().map(|span| span.text.width()).sum()
     }
@@ -91,7 +91,7 @@ impl Line {
         self
     }
 
-    /// Returns the line with all of it reversed, without colours, which would be hard to read so.
+    /// Returns the whole line reversed, without colours, which would be hard to read in reversed text.
     pub(super) fn reversed(mut self) -> Self {
         for span in &mut self.spans {
             span.style = Style { tone: Tone::Plain, reversed: true, ..span.style };
@@ -105,7 +105,7 @@ impl Line {
     }
 }
 
-/// A character as it is shown: one without a width of its own would be seen in the place of another.
+/// Returns a character as it is shown. A character without a width would appear in the place of another, so it is replaced.
 fn seen(c: char) -> char {
     match visible(c) {
         c if c.width() == Some(0) => '?',
@@ -113,7 +113,7 @@ fn seen(c: char) -> char {
     }
 }
 
-/// Returns as much of a text as has room.
+/// Returns as much of a text as fits.
 fn cut(text: &str, width: usize) -> String {
     let mut left = width;
     let fits = |c: &char| {

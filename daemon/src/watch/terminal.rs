@@ -21,7 +21,7 @@ pub(super) struct Terminal {
 /// The terminal shows a view.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
-/// Returns whether a view makes sense: there is a terminal to show it, and one to press keys at, and it can move its cursor.
+/// Returns whether a view makes sense: standard output and standard input are a terminal, which can move its cursor.
 #[must_use]
 pub fn is_interactive() -> bool {
     let is_dumb = std::env::var_os("TERM").is_some_and(|term| term == "dumb");
@@ -29,7 +29,7 @@ pub fn is_interactive() -> bool {
 }
 
 impl Terminal {
-    /// Takes the terminal over.
+    /// Takes over the terminal.
     ///
     /// # Errors
     ///
@@ -92,7 +92,7 @@ impl Terminal {
         if style.reversed {
             queue!(bytes, SetAttribute(Attribute::Reverse))?;
         }
-        // Of the sixteen that each terminal has, as its user chose them.
+        // These colours are among the sixteen that each terminal has, as its user chose them.
         let colour = match style.tone {
             Tone::Plain => return Ok(()),
             Tone::Quiet => Color::DarkGrey,
@@ -113,7 +113,7 @@ impl Drop for Terminal {
     }
 }
 
-/// Makes the terminal as before, if it is taken. A failure of that cannot be helped.
+/// Restores the terminal, if a view has taken it. A failure here has no remedy.
 fn give_back() {
     if TAKEN.swap(false, Ordering::SeqCst) {
         let mut bytes = Vec::new();
@@ -145,7 +145,7 @@ mod tests {
     #[test]
     fn a_panic_gives_the_terminal_back() {
         if std::env::var_os(PANICS).is_some() {
-            // As in a release build, where a panic drops nothing.
+            // This is as in a release build, where a panic drops nothing.
             std::mem::forget(Terminal::take().unwrap());
             panic!("on purpose");
         }
@@ -166,7 +166,7 @@ mod tests {
         assert_eq!(settings(&kept), before);
         drop((kept, child));
         let mut written = Vec::new();
-        // When no process has it open any more, reading is an error, behind all that was written.
+        // When no process has the terminal open any more, reading fails after all that was written.
         let _ = File::from(master).read_to_end(&mut written);
         let written = String::from_utf8_lossy(&written);
         let place = |what: &str| written.find(what).unwrap_or_else(|| panic!("no {what:?} in {written:?}"));

@@ -15,7 +15,7 @@ pub(super) struct View {
     /// VMs whose contexts are shown.
     pub(super) unfolded: BTreeSet<String>,
     pub(super) question: Option<Question>,
-    /// Something to tell until the next key.
+    /// A message that is shown until the next key.
     pub(super) notice: String,
 }
 
@@ -24,14 +24,14 @@ pub(super) struct View {
 pub(super) struct Question {
     pub(super) vm: String,
     pub(super) context: u32,
-    /// The guest's program, by which another context with the same number is told from this one.
+    /// The guest's program, which distinguishes this context from a later one with the same number.
     pub(super) program: String,
 }
 
-/// The consequence of a key beyond another view.
+/// The consequence of a key beyond a changed view.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Wish {
-    /// Nothing does.
+    /// The key only changes the view.
     None,
     /// The operator wants to leave.
     Quit,
@@ -39,7 +39,7 @@ pub(super) enum Wish {
     Interrupt,
     /// The operator wants the effect that Ctrl-Z has in other programs.
     Suspend,
-    /// The operator wants a context killed, and has said so twice.
+    /// The operator wants a context killed, and has confirmed it.
     Kill(Question),
 }
 
@@ -82,7 +82,7 @@ impl View {
         }
     }
 
-    /// Carries out a key. `columns` are those that have room.
+    /// Carries out the effect of a key. `columns` are the columns that fit.
     pub(super) fn press(&mut self, key: KeyEvent, moment: &Moment, columns: &[Column]) -> Wish {
         self.notice.clear();
         if key.modifiers.contains(KeyModifiers::CONTROL) {

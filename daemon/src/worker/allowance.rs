@@ -1,8 +1,8 @@
-//! Asks the device process for memory on behalf of the driver, and gives back what is not used any more.
+//! Asks the device process for memory on behalf of the driver, and returns memory that is no longer used.
 //!
-//! Memory that only the driver uses is asked for in steps, so that most allocations need not ask. A thread that asks waits for the answer,
-//! which is handled where it is read, ahead of what is queued. The device process answers at once, or when workers have ended that hold
-//! what is asked for, or says that other VMs have to give it up first.
+//! The worker asks in steps for memory that only the driver uses, so that most allocations need not ask. A thread that asks waits for the answer. The
+//! thread that reads the answer handles it at once, ahead of queued messages. The device process answers at once, or when the workers that hold the
+//! memory have ended, or says that other VMs have to give memory up first.
 
 use super::patience::patience;
 use crate::ipc::{Channel, ToDevice};
@@ -18,7 +18,7 @@ use vulkan::{Allowance, Asked, Cancel, Deposit, HeapBudget, Interrupted, Lease, 
 
 /// Bytes asked for at once.
 const STEP: u64 = 64 << 20;
-/// Time that an executor waits for an answer. The device process gives it at once, or when workers have ended, which are killed after 2 s.
+/// Time that an executor waits for an answer. The device process answers at once, or when workers have ended, which are killed after 2 s.
 const ANSWER_MAX: Duration = patience(10);
 /// Time that it waits for memory that other VMs have to give up: longer than `memory-wait` (10 min at most). Memory that is granted later goes back.
 const MEMORY_MAX: Duration = patience(630);
@@ -37,7 +37,7 @@ pub(super) struct Allowances {
     refusals: AtomicU64,
     /// The device process was told that the guest asks for what `--queues` denies.
     undrawn: AtomicBool,
-    /// For what is given out, which may outlive the context.
+    /// The reference that each given-out piece of memory keeps: pieces may outlive the context.
     own: Weak<Self>,
 }
 
@@ -57,9 +57,9 @@ struct Credit {
 }
 
 enum Request {
-    /// An executor waits for the answer, for so long.
+    /// An executor waits for the answer, at most for this time.
     Open(Duration),
-    /// Nobody waits any more for what this asks.
+    /// No executor waits any more for the answer to this question.
     Abandoned(Question),
     /// The answer is here.
     Answered(Answer),
@@ -99,7 +99,7 @@ struct Granted {
 }
 
 impl Allowances {
-    /// Nothing was granted yet; requests will go into `channel`.
+    /// Makes the allowances of a context that was granted no memory yet; requests will go into `channel`.
     pub(super) fn new(channel: Arc<Channel>) -> Arc<Self> {
         Arc::new_cyclic(|own| Self {
             channel,
@@ -112,34 +112,34 @@ impl Allowances {
         })
     }
 
-    /// `ToWorker::MemoryGranted` came.
+    /// Takes the answer `ToWorker::MemoryGranted`.
     pub(super) fn granted(&self, request: u32, memory: Option<MemoryId>, bytes: u64, file: Option<OwnedFd>) {
         self.answer(request, Answer::Granted(Granted { memory, bytes, file }));
     }
 
-    /// `ToWorker::MemoryRefused` came.
+    /// Takes the answer `ToWorker::MemoryRefused`.
     pub(super) fn refused(&self, request: u32) {
         self.answer(request, Answer::Refused);
     }
 
-    /// `ToWorker::MemoryWaits` came.
+    /// Takes `ToWorker::MemoryWaits`: the answer may take longer.
     pub(super) fn waits(&self, request: u32) {
         if let Some(Request::Open(patience)) = self.state.lock().requests.get_mut(&request) {
             *patience = MEMORY_MAX;
         }
     }
 
-    /// `ToWorker::Budget` came.
+    /// Takes the answer `ToWorker::Budget`.
     pub(super) fn counted(&self, request: u32, memory: PerHeap<MemoryCount>) {
         self.answer(request, Answer::Budget(memory));
     }
 
-    /// `ToWorker::CaughtUp` came.
+    /// Takes the answer `ToWorker::CaughtUp`.
     pub(super) fn caught_up(&self, request: u32) {
         self.answer(request, Answer::CaughtUp);
     }
 
-    /// A piece that was made for another context, and is shown to this one.
+    /// Returns a piece that was made for another context, and is shown to this one.
     pub(super) fn shown(&self, memory: MemoryId) -> Piece {
         Piece::new(memory, self.held(memory))
     }
@@ -180,7 +180,7 @@ impl Allowances {
         })
     }
 
-    /// Asks and waits for the answer. If the wait is interrupted, what is granted later goes back.
+    /// Asks and waits for the answer. If the wait is interrupted, memory that is granted later goes back.
     fn answer_to(&self, question: Question, cancel: &Cancel) -> Asked<Answer> {
         let mut state = self.state.lock();
         let request = state.next_request;
@@ -213,7 +213,7 @@ impl Allowances {
         }
     }
 
-    /// A peer that is gone is noticed where messages are read.
+    /// Sends a message. The thread that reads messages notices when the device process is gone.
     fn say(&self, message: &ToDevice) {
         if let Err(error) = self.channel.send(message, None) {
             log::debug!("not sent: {error}");
@@ -257,20 +257,20 @@ impl Allowances {
         }
     }
 
-    /// Returns the bytes that the context was granted of each heap for what only the driver uses, used or not.
+    /// Returns the bytes of each heap that the context was granted for memory that only the driver uses, used or not.
     pub(super) fn credit_granted(&self) -> PerHeap<u64> {
         let mut state = self.state.lock();
         PerHeap::each(|heap| state.credit.of(heap).granted)
     }
 
-    /// Takes over what another worker was granted for this context, in place of what was borrowed of it: so much may be used without asking.
+    /// Takes over the credit that another worker was granted for this context. It replaces the borrowed credit and is used without asking.
     pub(super) fn take_over_credit(&self, granted: PerHeap<u64>) {
         self.borrow_credit(granted);
         self.state.lock().borrowed = PerHeap::default();
     }
 
-    /// Another worker is granted so much for this context, which this one is about to take over: that may be used without asking. It takes the place of
-    /// what was borrowed before.
+    /// Borrows the credit that another worker was granted for this context, which this worker is about to take over. Borrowed credit is used without
+    /// asking, and replaces what was borrowed before.
     pub(super) fn borrow_credit(&self, mut granted: PerHeap<u64>) {
         let mut state = self.state.lock();
         for heap in [Heap::Device, Heap::Host] {
@@ -286,7 +286,7 @@ impl Allowances {
         [Heap::Device, Heap::Host].into_iter().any(|heap| *state.borrowed.of(heap) > 0)
     }
 
-    /// Gives back what is free beyond a step.
+    /// Gives back the credit that is free beyond one step.
     fn free_credit(&self, heap: Heap, bytes: u64) {
         let surplus = {
             let mut state = self.state.lock();
@@ -294,7 +294,7 @@ impl Allowances {
             credit.used -= bytes;
             let free = credit.granted.saturating_sub(credit.used);
             let surplus = if free >= 2 * STEP { free - STEP } else { 0 };
-            // What is borrowed is the other worker's to give back.
+            // Only the other worker may give borrowed credit back.
             let surplus = if *state.borrowed.of(heap) > 0 { 0 } else { surplus };
             state.credit.of(heap).granted -= surplus;
             surplus
@@ -404,7 +404,7 @@ mod tests {
             Self { allowances: Allowances::new(Arc::new(ours)), peer }
         }
 
-        /// Checks what is asked next, answered with so many bytes; none refuses.
+        /// Checks the next request and answers it with so many bytes; none refuses it.
         fn answer(&self, bytes: Option<u64>) -> Wanted {
             let (message, _) = self.peer.receive::<ToDevice>().unwrap();
             let ToDevice::MemoryWanted { request, wanted } = message else { panic!("{message:?}") };
@@ -503,7 +503,7 @@ mod tests {
         assert_eq!(rig.said(), None);
         drop(third);
         assert_eq!(rig.said(), Some(ToDevice::CreditReturned { heap: Heap::Device, bytes: 2 * STEP }));
-        // What is left is used before more is asked for.
+        // The remaining credit is used before the worker asks for more.
         assert!(take(STEP).is_some() && rig.said().is_none());
     }
 
@@ -599,7 +599,7 @@ mod tests {
         rig.allowances.borrow_credit(granted(4 * STEP));
         let (first, second) = (take(3 * STEP), take(STEP));
         assert!(first.is_some() && second.is_some() && take(1).is_none(), "the predecessor has no more");
-        // The predecessor has given some back meanwhile, and what this worker has of that goes later.
+        // The predecessor has returned half of its credit meanwhile; this worker gives that half up later.
         rig.allowances.borrow_credit(granted(2 * STEP));
         drop(first);
         assert_eq!(rig.said(), None, "nothing is asked for, and nothing goes back");

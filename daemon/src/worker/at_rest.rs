@@ -1,4 +1,4 @@
-//! Executors and rings at rest: what another process needs of them to go on.
+//! Executors and rings at rest: the state from which another process goes on.
 
 use super::inbox::Letter;
 use super::reply::{ReplyPlace, ReplyStream};
@@ -15,12 +15,12 @@ use std::sync::Arc;
 use vulkan::snapshot::NotMovable;
 use vulkan::{ContextLost, HostError, InheritedError, Limit};
 
-/// An executor between two commands, to be gone on with by another.
+/// An executor between two commands, from which another executor goes on.
 #[derive(Debug, Default)]
 pub(super) struct Begin {
     /// The reply stream.
     pub reply: ReplyStream,
-    /// The bytes that were executed of the streams which the next command names.
+    /// The number of executed bytes of the streams that the next command names.
     pub begun: Option<usize>,
 }
 
@@ -29,12 +29,12 @@ pub(super) struct Begin {
 pub(super) struct AtRest {
     /// The place of its reply stream.
     pub reply: Option<ReplyPlace>,
-    /// The bytes that were executed of the streams which the next command names; none if that has not begun.
+    /// The number of executed bytes of the streams that the next command names; none if that command has not begun.
     pub begun: Option<u64>,
 }
 
 impl AtRest {
-    /// Returns the state with which an executor in this process begins to be as that one.
+    /// Returns the state with which an executor in this process goes on in its place.
     ///
     /// # Errors
     ///
@@ -64,11 +64,11 @@ pub(super) struct RingAtRest {
 /// A message that a worker was sent and has not executed, as another process finds it.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) enum Left {
-    /// A submission of the virtqueue's.
+    /// A submission on the virtqueue.
     Submission {
         /// The stream, from the first command that is not executed.
         bytes: Vec<u8>,
-        /// Passed behind it.
+        /// The fence that passes behind the stream.
         fence: Option<Fence>,
     },
     /// An export.
@@ -91,12 +91,12 @@ pub(super) const LEFT_MAX: usize = 65_536;
 const LEFT_BYTES_MAX: usize = 64 << 20;
 
 impl Left {
-    /// Returns what a successor is given of these messages. The context sees other resources no more; a submission must name none of them. No submission in
-    /// a file has more than `bytes_max` bytes.
+    /// Returns the part of these messages that a successor is given. The context no longer sees the resources that the messages detach, so no
+    /// submission may name one of them. A submission in a file has at most `bytes_max` bytes.
     ///
     /// # Errors
     ///
-    /// They have too many bytes, are of other kinds, or name such a resource.
+    /// The messages have too many bytes, are of other kinds, or name a detached resource.
     pub(super) fn of<'l>(
         letters: impl IntoIterator<Item = &'l Letter>,
         bytes_max: usize,
@@ -157,7 +157,7 @@ impl Left {
 ///
 /// # Errors
 ///
-/// They are more than `limit`, or not there.
+/// The bytes are more than `limit`, or missing.
 pub(super) fn payload<'b>(
     size: u32,
     inline: &'b [u8],
@@ -185,5 +185,5 @@ pub(super) fn payload<'b>(
     Ok(Cow::Owned(payload))
 }
 
-/// The state in which the executor of a ring came to rest: written by the ring's thread, read by others while that rests.
+/// The state in which the executor of a ring came to rest: the ring's thread writes it, others read it while that thread rests.
 pub(super) type Rests = Arc<Mutex<AtRest>>;

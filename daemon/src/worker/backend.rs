@@ -1,4 +1,4 @@
-//! This file declares what the worker wants from the host's Vulkan driver; tests put a fake in its place.
+//! This file declares what the worker needs of the host's Vulkan driver; tests put a fake in its place.
 
 use config::MemoryId;
 use protocol::cursor::{Arena, Writer};
@@ -12,12 +12,12 @@ use vulkan::{
     Cancel, ContextLost, Exported, Look, MemoryFile, NotExported, Renderer, StateQuery, WatchdogWake,
 };
 
-/// An arena that grew beyond this for one command is given back.
+/// An arena that grew beyond this for one command is freed.
 pub(super) const ARENA_KEPT: usize = 1 << 20;
 
 /// Executes commands of one context. Shared by the threads of all its rings.
 pub(super) trait Backend: Send + Sync + 'static {
-    /// Executes one command that is not a transport command. `bytes` is the command's own encoding; `reply` is there if and only
+    /// Executes one command that is not a transport command. `bytes` is the command's own encoding; `reply` is given if and only
     /// if the driver wants one.
     fn execute<'a>(
         &self,
@@ -28,10 +28,10 @@ pub(super) trait Backend: Send + Sync + 'static {
         reply: Option<&mut Writer<'_>>,
     ) -> Result<(), ContextLost>;
 
-    /// Memory for what one executor decodes, with [`ARENA_KEPT`] bytes of its own.
+    /// Returns memory for the decoded values of one executor, with [`ARENA_KEPT`] bytes of its own.
     fn arena(&self) -> Arena;
 
-    /// The state query that a command makes, if its answer may be another in a moment without the guest's doing.
+    /// Returns the state query that a command makes, if its answer may change in a moment without an action of the guest.
     fn state_query(&self, command: &Command<'_>) -> Option<StateQuery<'_>>;
 
     /// Executes the recorded commands that a stream begins with; answers their bytes, 0 if the first command is to be executed by
@@ -41,62 +41,62 @@ pub(super) trait Backend: Send + Sync + 'static {
     /// Makes the pages of a memory object available to others.
     fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, NotExported>;
 
-    /// A blob of memory that is lent ([`Exported::lent`]) is gone, or of memory that nobody else holds.
+    /// Tells that no blob is left of memory that is lent ([`Exported::lent`]), or of memory that no other process holds.
     fn blob_gone(&self, memory: MemoryId);
 
-    /// Memory is lent: whatever happens, the driver must not free it before this process has ended.
+    /// Returns whether memory is lent. Whatever happens, the driver must not free it before this process has ended.
     fn is_lending(&self) -> bool;
 
-    /// The driver is coming up, which nothing stops; see [`Renderer::is_coming_up`].
+    /// Returns whether the driver is starting, which nothing stops; see [`Renderer::is_coming_up`].
     fn is_coming_up(&self) -> bool;
 
     /// Calls `done`, on any thread, when all work submitted so far to the queue of this timeline is complete; at once if there is
     /// no such queue or it is lost.
     fn queue_fence(&self, ring_idx: u8, done: Box<dyn FnOnce() + Send>);
 
-    /// Looks at what runs on all queues; see [`Renderer::look`].
+    /// Looks at the submissions that run on all queues; see [`Renderer::look`].
     fn look(&self, restart: bool) -> Look;
 
     /// Looks which submissions are complete; see [`Renderer::collect`].
     fn collect(&self) {}
 
-    /// Tells when there is something to look at.
+    /// Returns the signal that there are submissions to look at.
     fn watchdog_wake(&self) -> &WatchdogWake;
 
-    /// Returns whether commands can be executed here. If not, the context has to be handed over to a worker with a driver before.
+    /// Returns whether commands can be executed here. If not, a worker with a driver has to take the context over first.
     fn has_driver(&self) -> bool;
 
-    /// Asks for that, unless it has been asked for.
+    /// Asks for a worker with a driver, unless this context has already asked.
     fn want_driver(&self);
 
     /// Waits until everything that was submitted has completed; see [`Renderer::drain`].
     fn drain(&self, patience: Duration) -> Result<(), NotMovable>;
 
-    /// Writes down what a successor can make before this context rests; see [`Renderer::save_prelude`].
+    /// Writes down the objects that a successor can make before this context rests; see [`Renderer::save_prelude`].
     fn save_prelude(&self, so_far: &Prelude, carry: Carry) -> Result<(Saved, Prelude), NotMovable>;
 
-    /// Deposits what a checkpoint needs, as far as that can be done ahead; see [`Renderer::deposit_all`].
+    /// Deposits the memory that a checkpoint needs, as far as that is possible ahead; see [`Renderer::deposit_all`].
     fn deposit_all(&self);
 
     /// Returns the data of pipeline caches, if there are new ones; see [`Renderer::save_cache_data`].
     fn save_cache_data(&self) -> Option<Vec<CacheData>>;
 
-    /// Writes down what the guest made, beside what is in the prelude; see [`Renderer::save`].
+    /// Writes down the guest's objects that are not in the prelude; see [`Renderer::save`].
     fn save(&self, prelude: &Prelude, carry: Carry) -> Result<Saved, NotMovable>;
 
-    /// Builds up what [`Self::save_prelude`] of another process has written down, which goes on; see [`Renderer::rebuild_ahead`].
+    /// Makes the objects that [`Self::save_prelude`] of another process, which still runs, has written down; see [`Renderer::rebuild_ahead`].
     fn rebuild_ahead(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost>;
 
-    /// Builds up what [`Self::save`] of another process has written down; see [`Renderer::rebuild`].
+    /// Makes the objects that [`Self::save`] of another process has written down; see [`Renderer::rebuild`].
     fn rebuild(&self, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost>;
 
-    /// Executes again, one behind the other, what another process has executed since; see [`Renderer::replay`].
+    /// Executes again, in order, the commands that another process has executed since; see [`Renderer::replay`].
     fn replay(&self, entries: &[&[u8]]) -> Result<(), ContextLost>;
 
-    /// The driver's memory of the process whose context was built up can be had here; see [`Renderer::is_at_home`].
+    /// Returns whether the driver's memory of the predecessor's process is available here; see [`Renderer::is_at_home`].
     fn is_at_home(&self) -> bool;
 
-    /// The contents of memory that a snapshot does not have; see [`Renderer::contents`].
+    /// Returns the contents of memory that a snapshot does not have; see [`Renderer::contents`].
     fn contents(&self, steps: &[Step]) -> Result<Option<Box<dyn Contents>>, ContextLost>;
 
     /// Destroys everything the guest made, after waiting for the GPU. May take for ever on a lost device. Nothing is lent.
@@ -106,19 +106,19 @@ pub(super) trait Backend: Send + Sync + 'static {
 /// The contents of memory that only the driver uses: one sequence of bytes, whose parts pass through a memory file; see
 /// [`vulkan::snapshot::Contents`].
 pub(super) trait Contents {
-    /// The number of bytes: whole pages.
+    /// Returns the number of bytes: whole pages.
     fn bytes(&self) -> u64;
 
-    /// Makes the first `bytes` of a file what contents pass through from now on.
+    /// Has contents pass through the first `bytes` of a file from now on.
     fn stage(&mut self, file: &Arc<MemoryFile>, bytes: u64) -> Result<(), ContextLost>;
 
-    /// Begins to copy these of the bytes to where `staged_at` is in the file.
+    /// Begins to copy these bytes of the contents to `staged_at` in the file.
     fn read(&mut self, bytes: Range<u64>, staged_at: u64) -> Result<(), ContextLost>;
 
-    /// Begins to make these of the bytes what is in the file where `staged_at` is.
+    /// Begins to fill these bytes of the contents from `staged_at` in the file.
     fn write(&mut self, bytes: Range<u64>, staged_at: u64) -> Result<(), ContextLost>;
 
-    /// Waits until what was begun first has ended, of what was not waited for.
+    /// Waits until the oldest copy that was not waited for has ended.
     fn finish(&mut self) -> Result<(), ContextLost>;
 }
 

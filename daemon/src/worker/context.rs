@@ -1,5 +1,5 @@
 //! This file holds what the executors of one context share: the host's Vulkan driver, the attached resources, the rings, the open fences; and
-//! how all of it ends.
+//! how they end.
 //!
 //! Lock order: `rings` before a ring's own lock. Nothing here is locked while a command executes.
 
@@ -28,7 +28,7 @@ use vulkan::{Budget, Cancel, Cause, ContextLost, HostError, Limit, StreamError};
 pub(super) struct Context<B> {
     /// Executes commands.
     pub backend: B,
-    /// Bounds on what the guest makes us allocate.
+    /// Bounds on the resources that the guest makes this worker allocate.
     pub limits: ContextLimits,
     /// The resources that rings and streams may name.
     pub resources: Arc<Resources>,
@@ -42,11 +42,11 @@ pub(super) struct Context<B> {
     pub cancel: Cancel,
     /// Interrupts waits of the virtqueue's executor for rings while the worker is to hand over.
     pub hand_overs: AwaitedHandOvers,
-    /// Hears which rings are awake, if anybody wants to know.
+    /// Hears which rings are awake, if the context has a status page.
     pub activity: Option<Arc<Activity>>,
-    /// Says whether the last checkpoint has all that was executed, if anybody wants to know.
+    /// Says whether the last checkpoint has all executed commands, if the context has a status page.
     pub checkpoint: Option<Arc<CheckpointMark>>,
-    /// Says how far the worker has come, if anybody wants to know.
+    /// Says how far the worker has come, if the context has a status page.
     pub progress: Option<Arc<Progress>>,
     /// The journal, once the worker was given one.
     pub journal: OnceLock<Arc<Journal>>,
@@ -56,7 +56,7 @@ pub(super) struct Context<B> {
     ended: AtomicBool,
 }
 
-/// The requests to hand over, or to prepare that, which have come and are not handled.
+/// The requests to hand over or to prepare a hand-over that have come and are not handled.
 #[derive(Debug, Default)]
 pub(super) struct AwaitedHandOvers {
     /// Interrupted while there are some.
@@ -79,7 +79,7 @@ pub(super) struct RingEntry {
 }
 
 impl<B: Backend> Context<B> {
-    /// A context without rings.
+    /// Makes a context without rings.
     pub(super) fn new(
         setup: &WorkerSetup,
         channel: Arc<Channel>,
@@ -106,7 +106,7 @@ impl<B: Backend> Context<B> {
         }
     }
 
-    /// Has the context say in this page which rings are awake, and whether its checkpoint has all that was executed.
+    /// Has the context say in this page which rings are awake, and whether its checkpoint has all executed commands.
     pub(super) fn telling(self, page: &StatusPage) -> Self {
         let (activity, checkpoint) = (Arc::clone(page.activity()), Arc::clone(page.checkpoint()));
         let progress = Some(Arc::clone(page.progress()));
@@ -118,8 +118,8 @@ impl<B: Backend> Context<B> {
         self.journal.get().filter(|journal| journal.number() == number).cloned()
     }
 
-    /// Something was taken out of the journal, or there was no room. With too little room another checkpoint is asked for, and without any
-    /// nothing is noted before.
+    /// Looks at the journal after memory was taken out of it, or there was no room. If there is little room, the worker asks for another checkpoint.
+    /// Without any room, no executor makes a note before that checkpoint.
     pub(super) fn looks_at_journal(&self, journal: &Journal, is_full: bool) {
         if is_full {
             log::debug!(ctx_id = self.id.0; "the journal is full");
@@ -130,7 +130,7 @@ impl<B: Backend> Context<B> {
         }
     }
 
-    /// Something is about to be executed, or has changed: neither a checkpoint nor its journal has it.
+    /// Marks a command that is about to be executed, or a change, which neither a checkpoint nor its journal has.
     #[inline]
     pub(super) fn changes(&self) {
         if let Some(checkpoint) = &self.checkpoint {
@@ -138,7 +138,7 @@ impl<B: Backend> Context<B> {
         }
     }
 
-    /// Sends an answer. A peer that is gone is noticed where messages are read.
+    /// Sends an answer. The thread that reads messages notices when the device process is gone.
     pub(super) fn answer(&self, message: &ToDevice, fd: Option<std::os::fd::BorrowedFd<'_>>) {
         if let Err(error) = self.channel.send(message, fd) {
             log::debug!(ctx_id = self.id.0; "answer not sent: {error}");
@@ -150,7 +150,7 @@ impl<B: Backend> Context<B> {
         self.ended.load(Ordering::Acquire)
     }
 
-    /// The ring of this id.
+    /// Returns the ring of this id.
     pub(super) fn ring(&self, id: u64) -> Result<Arc<Ring>, ContextLost> {
         let rings = self.rings.lock();
         rings.get(&id).map(|entry| Arc::clone(&entry.ring)).ok_or_else(|| StreamError::NoRing.into())
@@ -185,8 +185,8 @@ impl<B: Backend> Context<B> {
         Ok(entry.thread)
     }
 
-    /// Brings all rings to rest between two commands; a command that waits is interrupted. Returns whether all rest, after `patience` at the
-    /// latest. If not, they have to be told to [go on](Self::go_on).
+    /// Brings all rings to rest between two commands; a command that waits is interrupted. Returns after `patience` at the
+    /// latest whether all rest. If not, the caller has to tell them to [go on](Self::go_on).
     pub(super) fn come_to_rest(&self, patience: Duration) -> bool {
         let deadline = Instant::now() + patience;
         let rings: Vec<_> = self.rings.lock().values().map(|entry| Arc::clone(&entry.ring)).collect();
@@ -194,7 +194,7 @@ impl<B: Backend> Context<B> {
         rings.iter().all(|ring| ring.wait_rested(deadline)) && !self.has_ended()
     }
 
-    /// A request to hand over, or to prepare that, has come: the virtqueue's executor waits for no ring until that [is handled](Self::hand_over_is_handled).
+    /// Counts a request to hand over or to prepare that: until it [is handled](Self::hand_over_is_handled), the virtqueue's executor waits for no ring.
     pub(super) fn hand_over_comes(&self) {
         let AwaitedHandOvers { waits, count } = &self.hand_overs;
         let mut count = count.lock();
@@ -204,7 +204,7 @@ impl<B: Backend> Context<B> {
         self.rings.lock().values().for_each(|entry| entry.ring.wake_head_waiters());
     }
 
-    /// The first of these requests is handled.
+    /// Counts the first of these requests as handled.
     pub(super) fn hand_over_is_handled(&self) {
         let AwaitedHandOvers { waits, count } = &self.hand_overs;
         let mut count = count.lock();
@@ -214,7 +214,7 @@ impl<B: Backend> Context<B> {
         }
     }
 
-    /// Lets all rings go on that rest.
+    /// Lets all resting rings go on.
     pub(super) fn go_on(&self) {
         self.rings.lock().values().for_each(|entry| entry.ring.go_on());
     }
@@ -245,7 +245,7 @@ impl<B: Backend> Context<B> {
         self.rings.lock().iter().map(at_rest).collect()
     }
 
-    /// The context cannot go on: its rings are FATAL, every fence is answered now, and so is what comes later.
+    /// Loses the context: marks its rings FATAL and answers every open fence now, and every later fence at once.
     pub(super) fn lose(&self, lost: &ContextLost) {
         if self.end_rings(|ring| ring.set_fatal()) {
             // The device process logs it, once and within limits.
@@ -255,7 +255,7 @@ impl<B: Backend> Context<B> {
         }
     }
 
-    /// The device process is gone: whatever waits stops waiting.
+    /// Ends all waits, as the device process is gone.
     pub(super) fn end(&self) {
         self.end_rings(|_| ());
     }
@@ -269,7 +269,7 @@ impl<B: Backend> Context<B> {
         }
     }
 
-    /// Answers whether this was the first end.
+    /// Ends all rings, and returns whether this was the first end.
     fn end_rings(&self, mark: impl Fn(&Ring)) -> bool {
         let rings = self.rings.lock();
         let first = !self.ended.swap(true, Ordering::AcqRel);

@@ -1,4 +1,4 @@
-//! Fences that the device process waits for: each is answered exactly once, and per timeline in the order of submission.
+//! The fences that the device process waits for. The worker answers each exactly once, and per timeline in the order of submission.
 
 use crate::ipc::{Channel, Fence, ToDevice};
 use parking_lot::Mutex;
@@ -23,7 +23,7 @@ struct State {
 type Passed = bool;
 
 impl Fences {
-    /// No open fences; answers will go into `channel`.
+    /// Makes a set without open fences; answers will go into `channel`.
     pub(super) fn new(channel: Arc<Channel>) -> Self {
         Self { channel, state: Mutex::default() }
     }
@@ -46,7 +46,7 @@ impl Fences {
         place.and_then(|place| timeline.remove(place)).is_some()
     }
 
-    /// The work before this fence is done. It is answered once all before it on its timeline are.
+    /// Passes a fence, since the work before it is done. The fence is answered once all earlier fences of its timeline have passed.
     pub(super) fn pass(&self, fence: Fence) {
         let mut state = self.state.lock();
         let Some(timeline) = state.timelines.get_mut(&fence.ring_idx) else { return };
@@ -64,7 +64,7 @@ impl Fences {
         self.state.lock().timelines.values().all(VecDeque::is_empty)
     }
 
-    /// The context is lost: every open fence is answered now, every later one when it comes.
+    /// Answers every open fence now and every later fence when it comes, as the context is lost.
     pub(super) fn release(&self) {
         let mut state = self.state.lock();
         state.released = true;
@@ -75,7 +75,7 @@ impl Fences {
         }
     }
 
-    /// Sent under the lock, which keeps the order. If the peer is gone no process waits for it.
+    /// Sends the answer under the lock, which keeps the order. If the peer is gone, no process waits for the answer.
     fn answer(&self, fence: Fence) {
         let _ = self.channel.send(&ToDevice::FenceSignalled(fence), None);
     }

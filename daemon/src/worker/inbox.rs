@@ -1,8 +1,8 @@
 //! The device process' messages, in order, read even while their executor is blocked.
 //!
-//! Usually the executor reads the socket itself, which spares a switch between threads per message. Only while it waits for
-//! something ([`Inbox::while_away`]) a helper thread reads and queues, so that the device process can go on sending and the end
-//! of the channel is noticed. Some messages are handled where they are read, ahead of those that are queued.
+//! Usually the executor reads the socket itself, which saves a switch between threads per message. While the executor waits ([`Inbox::while_away`]),
+//! a helper thread reads and queues messages. So the device process can go on sending, and the helper notices the end of the channel. The reading
+//! thread handles some messages at once, ahead of those that are queued.
 
 use crate::ipc::{Channel, ReceiveError, ToWorker};
 use parking_lot::{Condvar, Mutex};
@@ -83,7 +83,7 @@ impl Inbox {
         Ok(Self { shared, habit: Mutex::new(Habit::new(tunables().look.inbox_max, tunables().look)) })
     }
 
-    /// The next message; nothing once the channel is closed. Only the executor calls this.
+    /// Returns the next message; nothing once the channel is closed. Only the executor calls this.
     pub(super) fn next(&self) -> Option<Letter> {
         let mut state = self.shared.state.lock();
         loop {
@@ -128,7 +128,7 @@ impl Inbox {
         received.take().unwrap_or(Err(ReceiveError::Closed))
     }
 
-    /// Runs `block`, which may take long, while the helper reads.
+    /// Runs `block`, which may take long, while the helper reads messages.
     pub(super) fn while_away<R>(&self, block: impl FnOnce() -> R) -> R {
         self.shared.state.lock().away = true;
         self.shared.changed.notify_all();
@@ -147,7 +147,7 @@ impl Drop for Inbox {
 }
 
 impl Shared {
-    /// Takes a message that was read: nothing at the end of the channel, and no letter if it is handled already.
+    /// Takes a message that was read: nothing at the end of the channel, and no letter if the message is handled already.
     fn take(&self, received: Received) -> Option<Option<Letter>> {
         match received {
             Ok((message, fd)) => {
@@ -163,7 +163,7 @@ impl Shared {
         }
     }
 
-    /// The helper's loop; returns whether it saw the channel end.
+    /// Runs the helper's loop; returns whether it saw the channel end.
     fn help(&self) -> bool {
         let mut state = self.state.lock();
         while !state.dropped {
@@ -179,7 +179,7 @@ impl Shared {
                 self.changed.wait_for(&mut state, Duration::from_millis(100));
                 state.closed |= self.hung_up();
             } else {
-                // The executor may wait for the reading to be its own again.
+                // The executor may wait until only it reads the socket again.
                 self.changed.notify_all();
                 self.changed.wait(&mut state);
             }
@@ -192,7 +192,7 @@ impl Shared {
         false
     }
 
-    /// Sleeps for so long, or until there is something to read.
+    /// Sleeps for this time at most, or until a message can be read.
     fn sleep(&self, limit: Duration) {
         // A thread that sleeps for too short a time finds nothing.
         let _ = readiness::within(&self.channel, PollFlags::IN, limit);
@@ -203,7 +203,7 @@ impl Shared {
     }
 }
 
-/// Messages held in here at most; more stay in the socket and then with the device process. Each can be as large as an inline
+/// The most messages that are queued here; more stay in the socket and then with the device process. Each can be as large as an inline
 /// submission.
 const QUEUE_MAX: usize = 1024;
 

@@ -1,9 +1,9 @@
 //! The notes that executors make in the journal of their context (`shm::journal`), from which a successor goes on if the worker dies.
 //!
-//! Commands of rings are copied into the journal ([`Batches`]) in place of other private memory, and executed from there. Behind each of them
-//! its executor notes where it is ([`Notes`]), before the guest can know that it is executed. What cannot be done again from its bytes takes the
-//! mark of the checkpoint away before it is executed, and nothing is noted until the next checkpoint. Virtqueue streams are not copied again: only what changes nothing is
-//! executed of them without such a break, and what a ring is told of their position.
+//! Commands of rings are copied into the journal ([`Batches`]) in place of other private memory, and executed from there. After each command its
+//! executor notes its position ([`Notes`]), before the guest can know that the command is executed. A command that cannot be repeated from its bytes
+//! removes the checkpoint's mark before it is executed, and no note is made until the next checkpoint. Virtqueue streams are not copied again: only
+//! their commands that change nothing, and those that tell a ring the position of the stream, are executed without such a break.
 
 use super::backend::Backend;
 use super::context::Context;
@@ -25,7 +25,7 @@ pub(super) const VIRTQUEUE: u64 = 0;
 /// Bytes of a journal that a ring takes at a time, unless it needs more.
 const REGION: usize = 64 << 10;
 
-/// Time between two looks at submissions by a ring that has nothing else to do. The first look marks the end of what has no marker yet.
+/// Time between two looks at submissions by a ring that has nothing else to do. The first look marks the end of submissions that have no marker yet.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
 /// The notes of one executor.
@@ -37,7 +37,7 @@ pub(super) struct Notes {
     blocks: u32,
     /// The current command is noted.
     is_noting: bool,
-    /// The end of what is noted of the ring's commands: memory behind it is free.
+    /// The end of the ring's noted commands: the memory behind that is free.
     end: Arc<AtomicU32>,
 }
 
@@ -51,7 +51,7 @@ struct Open {
     streams: u32,
 }
 
-/// The parts of an executor that notes are made of.
+/// The parts of an executor from which notes are made.
 pub(super) struct Whereabouts<'e, B> {
     /// The executor's context.
     pub context: &'e Context<B>,
@@ -64,7 +64,7 @@ pub(super) struct Whereabouts<'e, B> {
 }
 
 impl<B: Backend> Whereabouts<'_, B> {
-    /// Returns where the executor is, at the head of its ring.
+    /// Returns the position of the executor, at the head of its ring.
     fn place(&self, head: u32) -> journal::Place {
         let stream = |place: ReplyPlace| Stream {
             resource: place.resource.map(|id| id.0),
@@ -77,7 +77,7 @@ impl<B: Backend> Whereabouts<'_, B> {
     }
 }
 
-/// The note that is made behind a command, or several.
+/// The note that is made after one command or several.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Note {
     keeps: Keeps,
@@ -116,7 +116,7 @@ pub(super) struct Told {
 }
 
 impl Told {
-    /// Has it written into this page.
+    /// Has the renderer's words written into this page.
     pub(super) fn of(page: &StatusPage) -> Arc<Self> {
         Arc::new(Self { mark: Arc::clone(page.checkpoint()), progress: Arc::clone(page.progress()) })
     }
@@ -151,7 +151,7 @@ impl Notes {
         self.open = None;
     }
 
-    /// The first command of `bytes` is about to be executed, or the first few. Returns the note to be made behind it, if one is.
+    /// Prepares for the execution of the first command of `bytes`, or the first few. Returns the note to be made afterwards, if any.
     #[inline]
     pub(super) fn begins<B: Backend>(&mut self, state: &Whereabouts<'_, B>, bytes: &[u8]) -> Option<Note> {
         self.is_noting = false;
@@ -176,17 +176,17 @@ impl Notes {
         };
         let (ticket, submits) = (journal.ticket(), matches!(class, Replay::Submits | Replay::Signals));
         if submits {
-            // Until the note is made: the driver may be done before, and a successor would not know of it.
+            // Counts until the note is made: the driver may be done earlier, and a successor would not know of the submission.
             state.context.progress.iter().for_each(|progress| progress.submits());
         }
         Some(Note { keeps: Keeps::There(at), ticket, submits })
     }
 
-    /// Notes that what was begun is executed, so many bytes.
+    /// Notes that the begun command, or the first few, are executed, and their length.
     ///
     /// # Errors
     ///
-    /// Those of the command.
+    /// The errors of the command.
     #[inline]
     pub(super) fn ends<B: Backend>(
         &mut self,
@@ -214,7 +214,7 @@ impl Notes {
         executed
     }
 
-    /// The executor begins with the streams that a command names. It has executed `begun` bytes of them before, and has answered the command if
+    /// Notes that the executor begins with the streams that a command names. It has executed `begun` bytes of them, and has answered the command if
     /// the guest wants an answer.
     pub(super) fn enters<B: Backend>(&mut self, state: &Whereabouts<'_, B>, begun: usize) {
         if let Some(open) = self.open.as_mut().filter(|_| self.is_noting) {
@@ -224,7 +224,7 @@ impl Notes {
         }
     }
 
-    /// All of the streams is executed.
+    /// Notes that the streams are executed completely.
     pub(super) fn leaves(&mut self) {
         if let Some(open) = &mut self.open {
             open.place.begun = None;
@@ -276,7 +276,7 @@ impl Notes {
         bytes: &[u8],
     ) -> Option<Note> {
         match command_number(bytes) {
-            // They leave nothing that a successor would not have.
+            // These commands leave no state that a successor would lack.
             NotifyRingMESA::NUMBER | WaitRingSeqnoMESA::NUMBER | WriteRingExtraMESA::NUMBER => return None,
             SubmitVirtqueueSeqnoMESA::NUMBER => {}
             _ => {
@@ -293,7 +293,7 @@ impl Notes {
 }
 
 impl Open {
-    /// Notes where the executor is, with what was added to the log: it has executed so many bytes more.
+    /// Notes the executor's position with the entries just added to the log: it has executed `length` bytes more.
     #[inline]
     fn commits(&mut self, reply: &ReplyStream, length: u32) {
         let position = reply.position();
@@ -332,7 +332,7 @@ impl<B: Backend> Batches<B> {
     /// Returns whether there is room in the region for so many bytes, or in another.
     fn has_room(&mut self, number: u32, bytes: usize) -> bool {
         if let Some(region) = self.region.as_ref().filter(|_| self.number == number) {
-            // Nothing may be noted of it yet.
+            // Perhaps no command in this region is noted yet.
             let end = self.end.load(Relaxed).wrapping_sub(region.place()) as usize;
             self.from = if end <= region.len() { end } else { 0 };
             if region.len() - self.from >= bytes {
@@ -365,8 +365,8 @@ impl<B: Backend> CommandMemory for Batches<B> {
         }
     }
 
-    /// Looks whether the submissions are complete: the program knows soon, and until the device process does as well, the death of this process costs the
-    /// context.
+    /// Looks whether the submissions are complete. The program knows soon; until the device process knows it too, the death of this process costs
+    /// the context.
     fn waits(&mut self) {
         let Context { checkpoint, progress, backend, .. } = &*self.context;
         let is_noted = checkpoint.as_ref().is_some_and(|mark| mark.number().is_some());

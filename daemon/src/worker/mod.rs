@@ -5,13 +5,13 @@
 //!
 //! | thread | does | lives |
 //! | --- | --- | --- |
-//! | main | executes the virtqueue's stream, and brings the driver up before | as long as the process |
+//! | main | executes the virtqueue's stream, and starts the driver first | as long as the process |
 //! | `ring` | executes the stream of one ring | as long as the ring |
 //! | `inbox` | reads the channel while the main thread waits for a ring | as long as the process |
 //! | `monitor` | reports in the shared memory of each ring that the worker is alive | from the first ring on |
 //! | `watchdog` | ends the process when a submission outlasts its limit | as long as the process |
 //! | `end` | ends the process when its main thread cannot | from the order to end on |
-//! | `gate` | asks the scheduler for the GPU, and submits what was held | with a scheduler |
+//! | `gate` | asks the scheduler for the GPU, and submits held submissions | with a scheduler |
 //! | `queue` | reports the ends of submissions to the device process, in order, for one queue | from the first such fence on |
 //! | `watch` | waits for submissions of one queue for the scheduler's accounts | with a scheduler |
 //! | `pool` | destroys memory that is kept for its next use and grows old | from the first such memory on |
@@ -21,8 +21,8 @@
 //!
 //! The host's driver has threads of its own.
 //!
-//! Reading order: `life` (of the process, and the change to another), `stream` (one command), `transport` (commands of the transport itself), `ring`
-//! (memory and loop of a ring), then what they use; `journal` has what a successor is to know of them. A worker that keeps a context which is swapped out has `life::swapped_out` in the place of the driver.
+//! Reading order: `life` (of the process, and the change to another), `stream` (one command), `transport` (the transport's own commands), `ring` (its
+//! memory and loop), then modules that these use; `journal` has notes for a successor. For swapped-out contexts `life::swapped_out` replaces the driver.
 
 mod allowance;
 mod at_rest;

@@ -1,7 +1,7 @@
 //! The thread that tells drivers that this worker is alive, however long a ring's thread is busy inside the host's driver.
 //!
-//! Also wakes rings that have slept through a notification. Shares no lock with the execution of a ring: it takes its own only here and when a ring
-//! comes or goes.
+//! This thread also wakes rings that have slept through a notification. It shares no lock with the execution of a ring: a ring takes the monitor's
+//! own lock only when the ring comes or goes.
 
 use super::ring::Ring;
 use parking_lot::{Condvar, Mutex};
@@ -29,7 +29,7 @@ struct State {
 }
 
 impl Monitor {
-    /// Reports this ring alive at once and from now on at least every `period`, as its driver tolerates no longer gap.
+    /// Reports this ring alive at once, and then at least every `period`, because its driver tolerates no longer gap.
     pub(super) fn watch(&self, ring: Arc<Ring>, period: Duration) -> io::Result<()> {
         let mut state = self.shared.state.lock();
         if !state.running {
@@ -44,7 +44,7 @@ impl Monitor {
         Ok(())
     }
 
-    /// Forgets a ring that is being destroyed; from the return on its memory is not touched.
+    /// Forgets a ring that is being destroyed; after the return the monitor does not touch its memory.
     pub(super) fn forget(&self, ring: &Arc<Ring>) {
         self.shared.state.lock().rings.retain(|(watched, _)| !Arc::ptr_eq(watched, ring));
     }
@@ -77,10 +77,10 @@ impl Shared {
     }
 }
 
-/// A thread that sleeps for so much longer than it wanted to was given no processor.
+/// A thread that sleeps for so much longer than planned got no processor.
 const LATE_MIN: Duration = Duration::from_secs(1);
 
-/// Mesa ends a program that sees no report for 3.5 s and gives no reason, so the operator has to hear it from this process.
+/// Warns of a late report. Mesa ends a program that sees no report for 3.5 s, without a reason, so the operator has to learn it from this process.
 fn warn_if_late(slept: Duration, period: Duration) {
     if let Some(late) = slept.checked_sub(period).filter(|late| *late >= LATE_MIN) {
         let late = late.as_secs_f32();

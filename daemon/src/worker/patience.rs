@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-/// A bound of so many seconds on such a wait. Tests play the other side on a machine that may stand still for a while, and get more time.
+/// Returns a bound of so many seconds on such a wait. Tests get more time: they play the other side on a machine that may stand still for a while.
 pub(super) const fn patience(seconds: u64) -> Duration {
     Duration::from_secs(if cfg!(test) { 600 } else { seconds })
 }

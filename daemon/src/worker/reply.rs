@@ -1,4 +1,4 @@
-//! The replies of one executor go into a window of a shared-memory resource, chosen by the driver.
+//! The replies of one executor, which go into a window of a shared-memory resource that the driver chooses.
 
 use super::resources::Resources;
 use protocol::cursor::Writer;
@@ -31,7 +31,7 @@ struct Window {
 /// The place of a reply stream, to be found again in another process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct ReplyPlace {
-    /// The resource; none if the context does not see it any more, so that nobody reads the replies.
+    /// The resource; none if the context does not see it any more, so that no program reads the replies.
     pub resource: Option<ResourceId>,
     /// The first byte of the window in the resource.
     pub offset: u64,
@@ -76,7 +76,7 @@ impl ReplyStream {
         Some(Stream { resource: Some(resource.0), offset: *offset, size: *size })
     }
 
-    /// Returns where the stream is, if it was set.
+    /// Returns the place of the stream, if it was set.
     pub(super) fn place(&self, resources: &Resources) -> Option<ReplyPlace> {
         let Window { resource, mapping, offset, size, position } = self.window.as_ref()?;
         let attached = resources.shared_memory(resource.0);
@@ -85,7 +85,7 @@ impl ReplyStream {
         Some(ReplyPlace { resource, offset: *offset, size: *size, position: *position })
     }
 
-    /// The stream at a place.
+    /// Returns the stream at a place.
     ///
     /// # Errors
     ///
@@ -111,7 +111,7 @@ impl ReplyStream {
         Ok(())
     }
 
-    /// Bytes left for replies, capped to what a reply may ever take.
+    /// Returns the bytes left for replies, at most the longest reply.
     pub(super) fn room(&self) -> usize {
         self.window.as_ref().map_or(0, |window| (window.size - window.position).min(ROOM_MAX) as usize)
     }
@@ -146,7 +146,7 @@ fn outside() -> ContextLost {
     ContextLost::from(StreamError::Outside("reply stream", "its resource"))
 }
 
-/// Memory of `size` bytes for replies that nobody reads.
+/// Returns memory of `size` bytes for replies that no program reads.
 fn unread(size: u64) -> Result<Arc<Mapping>, ContextLost> {
     if size > UNREAD_MAX {
         return Err(InheritedError::Broken("a large reply stream whose resource is gone").into());
@@ -161,11 +161,10 @@ fn unread(size: u64) -> Result<Arc<Mapping>, ContextLost> {
 /// No resource has this id.
 const NOBODYS: ResourceId = ResourceId(0);
 
-/// The most bytes of a window that lies in memory which the context does not see any more, and that is found again: drivers have windows
-/// of a megabyte.
+/// The most bytes of a window in memory that the context no longer sees, if a successor is to replace it: drivers have windows of a megabyte.
 pub(super) const UNREAD_MAX: u64 = 64 << 20;
 
-/// Private memory is given back after a reply longer than this.
+/// Private memory is freed after a reply longer than this.
 const PRIVATE_KEPT: usize = 1 << 20;
 
 /// No reply is longer than this, however large its window.
@@ -248,7 +247,7 @@ mod tests {
         let mut again = ReplyStream::at(place, &resources).unwrap();
         reply(&mut again, b"two_").unwrap();
         assert_eq!(&bytes(&resources.shared_memory(5).unwrap(), 100)[..8], b"one_two_");
-        // Another resource of the same id is not what the replies go to.
+        // The replies do not go to another resource of the same id.
         attach(5, 2);
         let gone = stream.place(&resources).unwrap();
         assert_eq!(gone.resource, None);

@@ -1,10 +1,10 @@
 //! The resources attached to this context. An id of any other resource of the VM means nothing here.
 //!
-//! A driver may name a resource on a ring as soon as the device process has answered it, and then the message about it is only on its way to this
-//! process. So messages attach resources on arrival, and a ring that misses one waits for it. Resources are detached in turn with the virtqueue's
-//! streams, which may still name them; numbers of messages tell which came first.
+//! As soon as the device process has answered the guest about a resource, a driver may name it on a ring. The message about the resource may still be
+//! on its way to this process then. So messages attach resources on arrival, and a ring that misses a resource waits for its message. Resources are
+//! detached in turn with the virtqueue's streams, which may still name them; message numbers tell the order.
 //!
-//! Shared memory carries rings and streams; device memory can be imported, and nothing else.
+//! Shared memory carries rings and streams; device memory can only be imported.
 
 use super::patience::patience;
 use config::MemoryId;
@@ -57,14 +57,14 @@ enum Memory {
     Shared(Arc<Mapping>),
     /// For imports.
     Device(Arc<ResourceMemory>),
-    /// Nothing can be done with it here.
+    /// Memory that no command can use here.
     Opaque,
     /// Device memory that is still being exported.
     Expected,
 }
 
 impl Resources {
-    /// Attaches a resource, by message `number`: its first `size` bytes. Attaching an id again replaces the resource that it stood for. If it should
+    /// Attaches a resource, by message `number`: its first `size` bytes. An id that is attached again stands for the new resource. If that should
     /// be shared memory but cannot be mapped, it is attached all the same, only not usable for anything.
     pub(super) fn attach(
         &self,
@@ -103,12 +103,12 @@ impl Resources {
         }
     }
 
-    /// The pages of a shared-memory resource that is attached by now.
+    /// Returns the pages of a shared-memory resource that is attached by now.
     pub(super) fn shared_memory(&self, id: u32) -> Result<Arc<Mapping>, ContextLost> {
         shared(self.table.lock().get(&ResourceId(id)), id)
     }
 
-    /// Does the same for streams that can overtake the message about the resource: waits for that message, but not for ever.
+    /// Returns the same pages for a stream that can overtake the message about the resource: waits for that message for a bounded time.
     pub(super) fn wait_shared_memory(&self, id: u32, cancel: &Cancel) -> Result<Arc<Mapping>, ContextLost> {
         let table = self.table.lock();
         shared(self.wait(table, ResourceId(id), cancel)?.get(&ResourceId(id)), id)
@@ -122,7 +122,7 @@ impl Resources {
         self.arrived.notify_all();
     }
 
-    /// The file of a resource that is this piece of memory, if there is one.
+    /// Returns the file of a resource that is this piece of memory, if the context sees one.
     pub(super) fn file_of(&self, memory: MemoryId) -> Option<Arc<MemoryFile>> {
         let table = self.table.lock();
         let found = table.values().find_map(|attached| match &attached.what {
@@ -182,7 +182,7 @@ fn shared(attached: Option<&Attached>, id: u32) -> Result<Arc<Mapping>, ContextL
     }
 }
 
-/// A message about a resource that takes longer than this to arrive does not exist. A fuzzer has no patience.
+/// A message about a resource that takes longer than this to arrive does not exist. A fuzzer does not wait.
 const ARRIVAL_MAX: Duration = if cfg!(feature = "fuzzing") { Duration::from_millis(1) } else { patience(5) };
 
 /// The longest time that a ring waits for another context to export its memory.
@@ -290,7 +290,7 @@ mod tests {
             let (exported, opaque, cancelled) = (waits(1), waits(2), waits(3));
             std::thread::sleep(Duration::from_millis(50));
             assert!(!exported.is_finished() && !opaque.is_finished() && !cancelled.is_finished());
-            // Streams do not wait: an expected resource is never shared memory.
+            // Streams do not wait for an expected resource: it is never shared memory.
             assert!(resources.shared_memory(1).is_err());
             let file = shm::create("test", 4096).unwrap();
             resources.attach(ResourceId(1), device_memory(file, false), 4096, 4).unwrap();

@@ -1,6 +1,6 @@
 //! One ring: the words and bytes it shares with the guest, its thread's loop, and the waits between it and the virtqueue.
 //!
-//! Does not know what a command is: the loop hands bytes to a function that executes the first command in them. Follows
+//! A ring knows no commands: the loop hands bytes to a function that executes the first command in them. It follows
 //! VK_MESA_venus_protocol's ring contract: tail and bytes belong to the driver, head to us, status to both by atomic
 //! read-modify-write only.
 
@@ -34,7 +34,7 @@ pub(super) struct Ring {
     wanted: AtomicU32,
     /// The number of threads that sleep until `consumed` moves.
     head_waiters: AtomicU32,
-    /// Somebody else looks from time to time whether it has slept through something.
+    /// The monitor looks from time to time whether the ring has slept through a notification.
     is_looked_after: AtomicBool,
     /// The position of the virtqueue's stream.
     virtqueue_seqno: AtomicU64,
@@ -46,9 +46,9 @@ pub(super) struct Ring {
     moved: Condvar,
     /// Wakes the threads that wait until the ring's thread rests.
     rested: Condvar,
-    /// Hears when the ring goes idle, and when it does not any more.
+    /// Hears when the ring goes idle, and when it wakes.
     activity: Option<Arc<Activity>>,
-    /// The ring was told to be idle. It stays so while it only rests and goes on.
+    /// The ring was reported idle. This stays true while the ring only rests and goes on.
     is_asleep: AtomicBool,
 }
 
@@ -70,9 +70,9 @@ pub(super) enum HeadWait {
     Cancelled,
     /// The virtqueue's executor is to rest.
     Interrupted,
-    /// The driver has not even written up to that position.
+    /// The driver has not written up to that position.
     Unreachable,
-    /// The ring itself waits for a thread that waits for it.
+    /// The ring waits for the thread that waits for the ring.
     Circle,
 }
 
@@ -87,10 +87,10 @@ pub(super) enum VirtqueueWait {
 
 /// Private memory that commands are copied into and executed from.
 pub(super) trait CommandMemory {
-    /// Returns room for so many bytes. What was copied before is executed, or comes again.
+    /// Returns room for so many bytes. Earlier commands in this memory are executed, or are copied again.
     fn room(&mut self, bytes: usize) -> &mut [u8];
 
-    /// There is nothing to execute for now.
+    /// Hears that the ring has no command to execute for now.
     fn waits(&mut self) {}
 }
 
@@ -104,7 +104,7 @@ impl CommandMemory for Vec<u8> {
 }
 
 impl Ring {
-    /// Takes a validated layout in a resource; `idle_timeout` is what the driver asked for.
+    /// Takes a validated layout in a resource; `idle_timeout` is the driver's request.
     pub(super) fn new(
         mapping: Arc<Mapping>,
         layout: RingLayout,
@@ -146,7 +146,7 @@ impl Ring {
         self.id
     }
 
-    /// Has the ring say when it goes idle, and when it does not any more. It begins as one that is not.
+    /// Has the ring report when it goes idle, and when it wakes. It begins awake.
     #[must_use]
     pub(super) fn telling(mut self, activity: &Arc<Activity>) -> Self {
         activity.wakes();
@@ -170,12 +170,12 @@ impl Ring {
         Arc::ptr_eq(&self.mapping, pages)
     }
 
-    /// Everything before this position is executed.
+    /// Returns the position before which everything is executed.
     pub(super) fn head(&self) -> u32 {
         self.consumed.load(Ordering::SeqCst)
     }
 
-    /// The position of the virtqueue's stream, as far as the ring was told.
+    /// Returns the position of the virtqueue's stream, as far as the ring was told.
     pub(super) fn virtqueue_seqno(&self) -> u64 {
         self.virtqueue_seqno.load(Ordering::SeqCst)
     }
@@ -185,7 +185,7 @@ impl Ring {
         self.head.load(Ordering::Acquire) == 0 && self.status.load(Ordering::Acquire) == 0
     }
 
-    /// Ended by [`Ring::end`]; for waits inside the driver.
+    /// Returns the handle that ends waits inside the driver on [`Ring::end`].
     pub(super) fn cancel(&self) -> &Cancel {
         &self.cancel
     }
@@ -224,7 +224,7 @@ impl Ring {
         gate.rests && self.cancel.is_interrupted()
     }
 
-    /// Lets the ring's thread rest between two calls of [`Self::serve`], for as long as it is to. Returns whether it goes on; otherwise
+    /// Lets the ring's thread rest between two calls of [`Self::serve`], until [`Self::go_on`] or the end. Returns whether it goes on; otherwise
     /// the ring has ended.
     pub(super) fn rest(&self) -> bool {
         let mut gate = self.gate.lock();
@@ -236,7 +236,7 @@ impl Ring {
         gate.rests = false;
         drop(gate);
         if self.cancel.is_cancelled() {
-            // The status may be a successor's by now, which may have announced IDLE and sleeps until it is notified.
+            // The status may belong to a successor by now, which may have announced IDLE and sleeps until the driver notifies it.
             return false;
         }
         // A ring that rested for another process looks at the tail now.
@@ -254,12 +254,12 @@ impl Ring {
         self.status.set_bits(RingStatusFlagsMESA::ALIVE.0, Ordering::SeqCst);
     }
 
-    /// From now on [`Self::look_after`] is called every second or so.
+    /// Notes that [`Self::look_after`] is called every second or so from now on.
     pub(super) fn is_looked_after(&self) {
         self.is_looked_after.store(true, Ordering::Release);
     }
 
-    /// Wakes the ring if it is idle although its tail has moved; waits for nobody.
+    /// Wakes the ring if it is idle although its tail has moved; never waits.
     pub(super) fn look_after(&self) {
         let is_idle = self.status.load(Ordering::SeqCst) & RingStatusFlagsMESA::IDLE.0 != 0;
         if is_idle && self.tail.load(Ordering::SeqCst) != self.consumed.load(Ordering::SeqCst) {
@@ -284,16 +284,16 @@ impl Ring {
     /// `vkSubmitVirtqueueSeqnoMESA`: the virtqueue's stream reached `seqno`.
     pub(super) fn publish_virtqueue_seqno(&self, seqno: u64) {
         self.virtqueue_seqno.fetch_max(seqno, Ordering::Release);
-        // Behind a thread that has looked and is about to sleep.
+        // The lock waits for a thread that has looked in vain and is about to sleep.
         drop(self.gate.lock());
         self.wake.notify_one();
     }
 
-    /// `vkWaitVirtqueueSeqnoMESA`: waits for [`Ring::publish_virtqueue_seqno`]. It is an error if the ring ended or is to rest first, or if the
+    /// `vkWaitVirtqueueSeqnoMESA`: waits for [`Ring::publish_virtqueue_seqno`]. Returns an error if the ring ends or is to rest first, or if the
     /// virtqueue's stream waits for this command.
     pub(super) fn wait_virtqueue_seqno(&self, seqno: u64) -> Result<(), VirtqueueWait> {
         let has_come = || self.virtqueue_seqno.load(Ordering::Acquire) >= seqno;
-        // It is on its way: the driver sent it before it wrote this command. Where processors are few, the thread that brings it needs one.
+        // The seqno is on its way: the driver sent it before it wrote this command. If processors are few, the thread that brings it needs one.
         if !processors::are_few() {
             spin::until(|| has_come() || self.cancel.is_stopped());
         }
@@ -318,8 +318,8 @@ impl Ring {
         waited
     }
 
-    /// Returns whether the ring's thread and the virtqueue's stream wait for each other: one moves the head, the other the virtqueue's seqno. Of
-    /// what has come already who waits may not know yet.
+    /// Returns whether the ring's thread and the virtqueue's stream wait for each other: the ring's thread moves the head, the stream the seqno. A
+    /// thread whose wait is over may not have woken yet, so the positions count.
     fn waits_for_itself(&self, gate: &Gate) -> bool {
         gate.awaited_seqno.is_some_and(|seqno| self.virtqueue_seqno() < seqno)
             && gate.awaited_head.is_some_and(|seqno| !self.has_reached(seqno))
@@ -330,8 +330,8 @@ impl Ring {
         ring::has_reached(self.consumed.load(Ordering::SeqCst), seqno)
     }
 
-    /// `vkWaitRingSeqnoMESA`, its first and short part: whether everything before `seqno` is executed, now or in a moment. Wakes
-    /// the ring if it is idle.
+    /// Does the first and short part of `vkWaitRingSeqnoMESA`: returns whether everything before `seqno` is executed, now or in a moment. Wakes the
+    /// ring if it is idle.
     pub(super) fn poll_head(&self, seqno: u32) -> Result<bool, HeadWait> {
         if self.has_reached(seqno) {
             return Ok(true);
@@ -346,8 +346,8 @@ impl Ring {
         Ok(reached)
     }
 
-    /// Does its long part: sleeps until everything before `seqno` is executed, or until `waits` says otherwise; who changes that
-    /// [wakes](Self::wake_head_waiters) this.
+    /// Does the long part: sleeps until everything before `seqno` is executed, or until `waits` is interrupted; the thread that interrupts `waits`
+    /// [wakes](Self::wake_head_waiters) this one.
     pub(super) fn wait_head(&self, seqno: u32, waits: &Cancel) -> Result<(), HeadWait> {
         let mut gate = self.gate.lock();
         gate.awaited_head = Some(seqno);
@@ -372,14 +372,14 @@ impl Ring {
         waited
     }
 
-    /// Has those who wait for the head look whether they may.
+    /// Has the threads that wait for the head check whether they may go on waiting.
     pub(super) fn wake_head_waiters(&self) {
         let _gate = self.gate.lock();
         self.moved.notify_all();
     }
 
-    /// Returns whether the ring's thread is needed for other things than the last command that it has copied: there are more, somebody waits
-    /// until that is executed, or the ring ends or is to rest.
+    /// Returns whether the ring's thread is needed beyond the last command that it has copied: more commands have come, a thread waits for that
+    /// command, or the ring ends or is to rest.
     pub(super) fn is_pressed(&self) -> bool {
         self.tail.load(Ordering::Acquire) != self.copied.load(Ordering::Relaxed)
             || self.wanted.load(Ordering::SeqCst) != 0
@@ -387,17 +387,17 @@ impl Ring {
             || self.cancel.is_stopped()
     }
 
-    /// The loop of the ring's thread; returns when the ring ends, is to rest ([`Self::rest`]), or its bytes make no sense.
+    /// Runs the loop of the ring's thread; returns when the ring ends, is to rest ([`Self::rest`]), or has invalid bytes.
     ///
-    /// `memory` is what commands are copied into. `execute` gets everything the driver has published and executes the first command in it, reply included, or the first few; it
-    /// answers their length. A command that it reports as interrupted is executed when the loop is called again.
+    /// Commands are copied into `memory`. `execute` gets everything that the driver has published, executes the first command in it or the first few,
+    /// replies included, and returns their length. A command that it reports as interrupted is executed when the loop is called again.
     pub(super) fn serve<E>(&self, memory: &mut impl CommandMemory, mut execute: E) -> Result<(), ContextLost>
     where
         E: FnMut(&[u8]) -> Result<usize, ContextLost>,
     {
         let mut head = self.head();
         if !self.cancel.is_stopped() {
-            // A process that executed everything up to there may have died before it could say so.
+            // A predecessor that executed everything up to this head may have died before it could publish the head.
             self.head.store(head, Ordering::Release);
         }
         let mut pace = Pace::new(self.idle_timeout, tunables().pace);
@@ -419,7 +419,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Copies what lies between `head` and `tail` into private memory, unwrapped.
+    /// Copies the bytes between `head` and `tail` into private memory, unwrapped.
     fn copy_out<'p>(
         &self,
         head: u32,
@@ -449,7 +449,7 @@ impl Ring {
         }
     }
 
-    /// The next tail other than `head`; nothing if the ring ended or is to rest. Spins, then sleeps in growing steps, then goes idle.
+    /// Returns the next tail other than `head`; nothing if the ring ended or is to rest. It spins, then sleeps in growing steps, then goes idle.
     fn wait_for_tail(&self, head: u32, pace: &mut Pace, memory: &mut impl CommandMemory) -> Option<u32> {
         let has_work = || self.tail.load(Ordering::Acquire) != head || self.cancel.is_stopped();
         if !pace.spin(has_work) {
@@ -476,14 +476,14 @@ impl Ring {
         Some(self.tail.load(Ordering::Acquire))
     }
 
-    /// Tells that the ring goes idle, if it was not.
+    /// Reports that the ring goes idle, if it was awake.
     fn tell_asleep(&self) {
         if !self.is_asleep.swap(true, Ordering::Relaxed) {
             self.activity.iter().for_each(|activity| activity.sleeps());
         }
     }
 
-    /// Tells that the ring has something to do, if it was idle.
+    /// Reports that the ring has work, if it was idle.
     fn tell_awake(&self) {
         if self.is_asleep.load(Ordering::Relaxed) && self.is_asleep.swap(false, Ordering::Relaxed) {
             self.activity.iter().for_each(|activity| activity.wakes());
@@ -498,10 +498,10 @@ impl Ring {
         }
     }
 
-    /// Announces IDLE and sleeps until notified, until the tail moved after all, or until the ring ends or is to rest.
+    /// Announces IDLE and sleeps until notified, until the tail has moved, or until the ring ends or is to rest.
     ///
-    /// A notification from before is dropped first: the tail it stands for is visible by now, so the look at the tail after
-    /// announcing IDLE does not miss it. A later one is latched.
+    /// First drops an earlier notification: the tail that it stands for is visible by now, so the look at the tail after announcing IDLE does not
+    /// miss it. A later notification is latched.
     fn idle(&self, head: u32, memory: &mut impl CommandMemory) {
         self.gate.lock().notified = false;
         self.status.set_bits(RingStatusFlagsMESA::IDLE.0, Ordering::SeqCst);
@@ -538,7 +538,7 @@ impl Drop for Ring {
 /// barrier before they look for IDLE, so just after IDLE was announced a notification can fail to come.
 const IDLE_SLICES: [Duration; 3] =
     [Duration::from_millis(1), Duration::from_millis(10), Duration::from_millis(100)];
-/// From then on, if nobody else looks after it.
+/// The time between later looks, if the monitor does not look after the ring.
 const IDLE_LAST: Duration = Duration::from_secs(1);
 
 #[cfg(test)]

@@ -1,6 +1,6 @@
 //! The ring against a driver in this process: every test plays both sides over real shared words.
 //!
-//! The commands of these tests are 4, 8 or 12 bytes: a word with the number of words that follow, then these.
+//! The commands of these tests are 4, 8 or 12 bytes: a word with the number of words that follow, then those words.
 
 use super::*;
 use shm::StatusPage;
@@ -42,7 +42,7 @@ impl<'r> Driver<'r> {
         self.ring.notify();
     }
 
-    /// Writes words once there is room, and publishes them. Returns whether the ring says then that it is idle.
+    /// Writes words once there is room, and publishes them. Returns whether the ring then says that it is idle.
     fn publish(&mut self, words: &[u32]) -> bool {
         let bytes = 4 * words.len() as u32;
         while self.tail.wrapping_add(bytes).wrapping_sub(self.head()) > SIZE {
@@ -78,10 +78,10 @@ impl<'r> Driver<'r> {
     }
 }
 
-/// The longest time that a test waits; whoever takes longer hangs.
+/// The longest time that a test waits; a thread that takes longer hangs.
 const LONG: Duration = Duration::from_secs(300);
 
-/// Length of the command at the start of `bytes`.
+/// Returns the length of the command at the start of `bytes`.
 fn length(bytes: &[u8]) -> usize {
     4 + 4 * u32::from_le_bytes(bytes[..4].try_into().unwrap()) as usize
 }
@@ -221,7 +221,7 @@ fn an_idle_ring_that_is_looked_after_does_not_wake_by_itself() {
         |bytes| Ok(length(bytes)),
         |driver| {
             let past_slices = 2 * IDLE_SLICES.iter().sum::<Duration>();
-            // A thread that got no processor for a while may still look by itself.
+            // A thread that got no processor for a while may still look at the tail by itself.
             let sleeps_on = [1, 10, 100].iter().any(|patience| {
                 driver.wait_idle_bit();
                 std::thread::sleep(past_slices * *patience);
@@ -331,7 +331,7 @@ fn a_wait_for_the_head_ends_when_it_is_reached() {
                     Ok(length(bytes))
                 })
             });
-            // Published without notifying: the wait itself has to wake the ring.
+            // Published without notifying: the wait has to wake the ring.
             ring.tail.store(4, SeqCst);
             if !ring.poll_head(4).unwrap() {
                 ring.wait_head(4, &Cancel::default()).unwrap();
@@ -491,7 +491,7 @@ fn a_ring_that_another_process_left_at_rest_begins_at_its_head_when_it_is_told_t
     let ring = Arc::new(Ring::new(private(4096), layout(), Duration::ZERO).unwrap().resting(u32::MAX - 3, 5));
     assert_eq!(ring.wait_virtqueue_seqno(5), Ok(()));
     assert_eq!(ring.wait_virtqueue_seqno(6), Err(VirtqueueWait::Stopped(Stop::Interrupted)));
-    // It was idle, as far as the driver can tell, and the tail has moved.
+    // To the driver the ring looks idle, and the tail has moved.
     ring.status.set_bits(RingStatusFlagsMESA::IDLE.0, SeqCst);
     ring.tail.store(4, SeqCst);
     let begins = AtomicU32::new(0);
@@ -577,7 +577,7 @@ fn ending_a_ring_ends_every_wait() {
     });
 }
 
-/// Whichever begins to wait last.
+/// Either may begin to wait last.
 #[test]
 fn a_ring_and_a_virtqueue_that_wait_for_each_other_are_not_waited_for() {
     let ring = ring(Duration::ZERO);
@@ -597,7 +597,7 @@ fn a_ring_and_a_virtqueue_that_wait_for_each_other_are_not_waited_for() {
         assert_eq!(ring.wait_virtqueue_seqno(2), Err(VirtqueueWait::Circle));
         ring.advance(4);
         assert_eq!(virtqueue.join().unwrap(), Ok(()));
-        // A ring that has not woken up yet to what it waits for.
+        // A ring whose seqno has come, but which has not woken up yet.
         ring.gate.lock().awaited_seqno = Some(1);
         let virtqueue = scope.spawn(|| ring.wait_head(8, &Cancel::default()));
         while ring.gate.lock().awaited_head.is_none() && !virtqueue.is_finished() {

@@ -1,4 +1,4 @@
-//! Rings as drivers ask for them, and their threads.
+//! The rings that drivers ask for, and their threads.
 //!
 //! What a driver asked for is kept as it was encoded: a process that takes the context over decodes it again.
 
@@ -24,7 +24,7 @@ use vulkan::{ContextLost, HostError, InheritedError, StreamError};
 /// Bytes that are kept of the command that makes a ring: drivers need fewer than two hundred.
 const CREATED_BY_MAX: usize = 4096;
 
-/// A ring that was asked for, with what was found wrong in nothing of it.
+/// A ring that a driver asks for, whose description was checked.
 struct Plan {
     id: u64,
     resource: ResourceId,
@@ -78,7 +78,7 @@ impl Plan {
         context.add_ring(self.id, || {
             let (of_thread, ring_of_thread) = (Arc::clone(&rests), Arc::clone(ring));
             let thread = start(Arc::clone(context), ring_of_thread, self.priority, begin, of_thread)?;
-            // One of an unusual length is not found again.
+            // A ring with a longer command cannot be handed over.
             let created_by = Some(created_by).filter(|bytes| bytes.len() <= CREATED_BY_MAX);
             let (ring, resource) = (Arc::clone(ring), self.resource);
             Ok(RingEntry { ring, thread, resource, created_by: created_by.map(Into::into), rests })
@@ -109,11 +109,11 @@ pub(super) fn create_ring<B: Backend>(
     plan.watch(context, ring)
 }
 
-/// Makes a ring that another process has left at rest; it rests until [`Context::go_on`]. The device process knows it.
+/// Makes a ring that another process has left at rest; it rests until [`Context::go_on`]. The device process knows the ring already.
 ///
 /// # Errors
 ///
-/// There cannot be such a ring.
+/// The ring cannot exist.
 pub(super) fn take_ring_over<B: Backend>(
     context: &Arc<Context<B>>,
     at_rest: &RingAtRest,
@@ -134,7 +134,7 @@ pub(super) fn take_ring_over<B: Backend>(
     plan.watch(context, ring)
 }
 
-/// Starts the thread of a ring. It ends with the ring; what it cannot execute ends the context.
+/// Starts the thread of a ring. The thread ends with the ring; a command that it cannot execute ends the context.
 fn start<B: Backend>(
     context: Arc<Context<B>>,
     ring: Arc<Ring>,
@@ -153,7 +153,7 @@ fn start<B: Backend>(
     })
 }
 
-/// Serves a ring until it ends, and rests when it is to.
+/// Serves a ring until it ends, and rests when the ring is to rest.
 fn serve<B: Backend>(ring: &Ring, executor: &mut Executor<B>, rests: &Rests) -> Result<(), ContextLost> {
     loop {
         let mut memory = executor.batches();
@@ -166,15 +166,15 @@ fn serve<B: Backend>(ring: &Ring, executor: &mut Executor<B>, rests: &Rests) -> 
     }
 }
 
-/// Both are wishes: where they are refused the ring works all the same.
+/// Sets timer slack and priority. If the kernel refuses either, the ring still works.
 fn prepare(priority: i32) {
     // Sleeps of some microseconds would otherwise take fifty more.
     let _ = rustix::thread::set_current_timer_slack(NonZeroU64::new(1));
-    // A guest may step back behind others, but not push to the front.
+    // A guest may lower the priority of its ring, but not raise it.
     if priority > 0 {
         let _ = rustix::process::setpriority_process(None, priority.min(19));
     }
 }
 
-/// Stack of a ring's thread in bytes: compilers of host drivers run on it and expect what a program's own threads have.
+/// Stack of a ring's thread in bytes: compilers of host drivers run on it, and expect as much as a program's own threads have.
 const STACK: usize = 8 << 20;

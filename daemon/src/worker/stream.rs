@@ -1,4 +1,4 @@
-//! Executes command streams: decodes one command after another, serves the transport's own and passes all others on.
+//! Executes command streams: decodes one command after another, executes the transport's own commands and passes all others on.
 //!
 //! There is one executor per ring and one for the virtqueue. Each has its own reply stream and its own memory for decoded values,
 //! reused from command to command, so that the common case allocates nothing. Follows VK_EXT_command_serialization.
@@ -33,7 +33,7 @@ pub(super) struct Executor<B> {
     arena: Arena,
     /// Room for indirect streams, empty between commands.
     copied: Vec<u8>,
-    /// The notes of what is executed.
+    /// The notes of executed commands.
     notes: Notes,
     state: StreamState<B>,
 }
@@ -47,14 +47,14 @@ pub(super) struct StreamState<B> {
     pub indirect: Vec<CommandStreamDescriptionMESA>,
     /// The current command is from such a stream itself.
     pub within_indirect: bool,
-    /// The bytes that were executed of the streams of a command that was interrupted, which was answered already: it is the next again.
+    /// The executed bytes of the streams of an interrupted command. It was answered already, and is the next command again.
     begun: Option<usize>,
-    /// The habits of the answers that were kept back.
+    /// The habits of delayed answers.
     holds: Holds,
 }
 
 impl<B: Backend> Executor<B> {
-    /// An executor that goes on with what was begun; by default, without a reply stream.
+    /// Makes an executor that goes on from `begin`; by default, without a reply stream.
     pub(super) fn new(context: Arc<Context<B>>, place: Place, Begin { reply, begun }: Begin) -> Self {
         let arena = context.backend.arena();
         let holds = Holds::new(tunables().hold);
@@ -67,13 +67,13 @@ impl<B: Backend> Executor<B> {
         }
     }
 
-    /// Returns what another executor needs to go on here. To be called between two commands.
+    /// Returns the state that another executor needs to go on here. Call it between two commands.
     pub(super) fn at_rest(&self) -> AtRest {
         let StreamState { context, reply, begun, .. } = &self.state;
         AtRest { reply: reply.place(&context.resources), begun: begun.map(|bytes| bytes as u64) }
     }
 
-    /// Returns the same, and lets go of the journal.
+    /// Returns the same state, and releases the journal.
     pub(super) fn rest(&mut self) -> AtRest {
         self.notes.rest();
         self.at_rest()
@@ -84,7 +84,7 @@ impl<B: Backend> Executor<B> {
         self.notes.batches(&self.state.context)
     }
 
-    /// Executes a stream from byte `done` on, and advances `done` behind each command, also if a wait is interrupted.
+    /// Executes a stream from byte `done` on, and advances `done` behind each command, even if a wait is interrupted.
     pub(super) fn run_from(&mut self, bytes: &[u8], done: &mut usize) -> Result<(), ContextLost> {
         loop {
             let rest = bytes.get(*done..).ok_or(InheritedError::Broken("a stream has become shorter"))?;
@@ -131,7 +131,7 @@ impl<B: Backend> Executor<B> {
         Ok(length)
     }
 
-    /// `vkExecuteCommandStreamsMESA`: copies the streams out, one behind the other, and executes them, or what is left of them.
+    /// `vkExecuteCommandStreamsMESA`: copies the streams out, one behind the other, and executes them or their rest.
     fn run_indirect(&mut self) -> Result<(), ContextLost> {
         let mut done = self.state.begun.take().unwrap_or(0);
         self.notes.enters(&self.state.whereabouts(), done);
@@ -187,7 +187,7 @@ impl<B: Backend> StreamState<B> {
         let named = |error: ContextLost| error.within(header.number);
         let command = Command::decode(header.number, &mut reader).map_err(|error| named(error.into()))?;
         let (bytes, behind) = bytes.split_at(reader.offset());
-        // Before it is executed: the last line of a worker that a driver kills says what the driver was asked for.
+        // Logged before the execution: if a driver kills the worker, its last line names the command that the driver was given.
         log::trace!("{} ({} bytes)", Command::name(header.number).unwrap_or_default(), bytes.len());
         #[cfg(feature = "fuzzing")]
         super::fuzzing::record::command(header.number, bytes);
@@ -198,7 +198,7 @@ impl<B: Backend> StreamState<B> {
         Ok(bytes.len())
     }
 
-    /// Keeps the answer of a ring's last command back while it is "not yet", if that helps the program that waits for it.
+    /// Delays the answer of a ring's last command while it is "not yet", if that helps the program that waits for the answer.
     fn hold(&mut self, command: &Command<'_>) {
         let Self { context, place: Place::Ring(ring), within_indirect: false, holds, .. } = self else {
             return;
@@ -216,7 +216,7 @@ impl<B: Backend> StreamState<B> {
         wants_reply: bool,
     ) -> Result<(), ContextLost> {
         if transport::execute(self, command, bytes)? {
-            // These return nothing, so their reply is their number alone.
+            // These return nothing, so their reply is only their number.
             let wants_reply = wants_reply && self.begun.is_none();
             let number = &bytes[..4];
             let number_alone = |writer: &mut Writer<'_>| {
@@ -239,8 +239,8 @@ impl<B: Backend> StreamState<B> {
         }
     }
 
-    /// The pages of a resource that a command names. The virtqueue's streams never overtake the message that attaches it; a ring
-    /// does.
+    /// Returns the pages of a resource that a command names. The virtqueue's streams never overtake the message that attaches the resource; a ring
+    /// can.
     pub(super) fn shared_memory(&self, id: u32) -> Result<Arc<Mapping>, ContextLost> {
         match &self.place {
             Place::Virtqueue(_) => self.context.resources.shared_memory(id),
@@ -265,5 +265,5 @@ fn takes_runs() -> bool {
     true
 }
 
-/// Room for indirect streams that grew beyond this is given back.
+/// Room for indirect streams that grew beyond this is freed.
 const COPIED_KEPT: usize = 1 << 20;

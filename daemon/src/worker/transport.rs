@@ -1,6 +1,6 @@
 //! The commands of the transport itself: rings, reply streams, indirect streams, and the order between ring and virtqueue.
 //!
-//! Knows no Vulkan. Follows VK_MESA_venus_protocol; which command may appear where is part of it.
+//! This module knows no Vulkan. It follows VK_MESA_venus_protocol, which also says where each command may appear.
 
 use super::backend::Backend;
 use super::context::Context;
@@ -56,7 +56,7 @@ pub(super) fn count_streams<B: Backend>(state: &StreamState<B>) -> Result<(usize
     Ok((bytes, counted))
 }
 
-/// Copies the noted streams out of shared memory, one behind the other, before anything looks at their bytes. There is room for them
+/// Copies the noted streams out of shared memory, one behind the other, before any code looks at their bytes. The caller has made room
 /// ([`count_streams`]).
 pub(super) fn copy_streams<B: Backend>(
     state: &StreamState<B>,
@@ -112,7 +112,7 @@ fn destroy_ring<B: Backend>(state: &StreamState<B>, id: u64) -> Result<(), Conte
     let context = on_virtqueue(state)?;
     let thread = context.remove_ring(id)?;
     context.answer(&ToDevice::RingEnds { ring: id }, None);
-    // The driver reuses the memory as soon as this is done.
+    // The driver reuses the ring's memory as soon as this command is done.
     let joined = away(state, || thread.join());
     joined.map_err(|_| ContextLost::daemon("thread of a ring panicked"))
 }
@@ -144,7 +144,7 @@ fn wait_ring_seqno<B: Backend>(state: &StreamState<B>, id: u64, seqno: u64) -> R
     })
 }
 
-/// The context would stand still for ever.
+/// Returns the error of a circle of waits, in which the context would stand still for ever.
 fn circle() -> ContextLost {
     ContextLost::rule("a ring waits for the virtqueue, which waits for that ring")
 }

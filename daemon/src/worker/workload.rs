@@ -1,6 +1,6 @@
 //! Plays a stream of commands through a ring of a worker in this process, on the driver that does nothing: to count instructions.
 //!
-//! Everything between the bytes of the ring and the driver's functions is what a worker runs, on the calling thread alone, so that a run
+//! Everything between the bytes of the ring and the driver's functions is a worker's own code, on the calling thread alone, so that a run
 //! is the same each time. The part of the guest is [`publish`].
 
 use super::at_rest::Begin;
@@ -115,7 +115,7 @@ fn keep_journal<B: Backend>(context: &Context<B>, page: &StatusPage) -> Result<(
     Ok(())
 }
 
-/// Does what the guest does: writes a lap into the ring behind its end, and answers the new one. In a function of its own, so that what it
+/// Does what the guest does: writes a lap into the ring behind its end, and answers the new one. It is a function of its own, so that its
 /// costs can be told from the rest.
 #[inline(never)]
 pub fn publish(pages: &Arc<Mapping>, end: u32, lap: &[u8]) -> Result<u32, ContextLost> {
@@ -138,7 +138,7 @@ fn attach(resources: &Resources, id: ResourceId, size: u64) -> Result<(), Contex
     resources.attach(id, Arriving::Shared(file), size, 0).map_err(failed)
 }
 
-/// Before a gate whose scheduler has given a lease once and for all. Its thread does not run: nothing is ever held back.
+/// Puts the renderer behind a gate that has a lease for ever. The gate's thread does not run: no submission is ever held back.
 fn gated(renderer: Renderer, wanted: bool) -> Result<Renderer, ContextLost> {
     if !wanted {
         return Ok(renderer);

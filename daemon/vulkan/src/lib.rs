@@ -1,22 +1,22 @@
 //! The host's Vulkan driver, as a guest's command stream drives it. This module is the only user of ash.
 //!
-//! The module knows no sockets, no rings and no virtqueues. A decoded command comes in, its ids are looked up, its values become C structs,
-//! the driver is called, and what it wrote goes back as the codec's values. Generated code does that for most commands
-//! (`dispatch::generated`, on `lowering::generated`); `protocol/codegen/inputs/execution.toml` says which command is executed how.
+//! The module knows no sockets, no rings and no virtqueues. For each decoded command it looks up the ids, turns the values into C structs,
+//! calls the driver, and returns the driver's results as the codec's values. Generated code does this for most commands
+//! (`dispatch::generated`, on `lowering::generated`); `protocol/codegen/inputs/execution.toml` says how each command is executed.
 //!
-//! The folders, in reading order. Each knows those above it that its row names, and nothing else.
+//! The folders, in reading order. Each knows only those folders above it that its row names.
 //!
 //! | folder | is | may use |
 //! | --- | --- | --- |
-//! | `context` | what a context is to the rest: what ends it, what it may have, what others share with it | |
-//! | `gates` | where submissions wait for the scheduler | context |
-//! | `backing` | what device memory is made of: pages, files, what a driver maps | context |
+//! | `context` | a context as the other folders see it: what ends it, what it may have, what others share with it | |
+//! | `gates` | the gates at which submissions wait for the scheduler | context |
+//! | `backing` | the backing of device memory: pages, files, memory that a driver maps | context |
 //! | `driver` | the host's driver: functions, instance, GPUs, C layouts | context, backing |
-//! | `shape` | what a guest sees of the host's device, and why it differs | context, driver |
+//! | `shape` | the host's device as a guest sees it, and the reasons for the differences | context, driver |
 //! | `programs` | four Vulkan programs of ours: clearing, time stamps, the notice of a lost device, the trial of memory | context, gates, backing, driver |
 //! | `logical` | `VkDevice`, and its queues as others see them | context, gates, driver, shape, programs |
 //! | `objects` | the object table, which knows no kind of object by name | context, logical |
-//! | `kinds` | what the table keeps of each kind of object beside its handle | context, backing, driver, shape, programs, logical, objects |
+//! | `kinds` | the state that the table keeps of each kind of object beside its handle | context, backing, driver, shape, programs, logical, objects |
 //! | `disposal` | objects that are gone for the guest and not yet for the driver | context, backing, logical, objects |
 //! | `lowering` | values of the protocol to C structs, and back | context, driver, logical, objects |
 //! | `execution` | one command on its way, and the context that it is executed for | context, gates, driver, programs, logical, objects, disposal, lowering |
@@ -25,11 +25,11 @@
 //! | `record` | command pools and buffers, and commands on their way into a recording | context, programs, logical, objects, kinds, lowering, execution, validity |
 //! | `submit` | queues: submissions, their ends, and waits for them | context, gates, driver, programs, logical, objects, kinds, disposal, lowering, execution, validity, record |
 //! | `commands` | commands that are executed by hand and belong to no other folder | context, backing, driver, shape, programs, logical, objects, kinds, lowering, execution, validity, memory, submit |
-//! | `dispatch` | which function executes each command | context, kinds, lowering, execution, validity, memory, record, submit, commands |
+//! | `dispatch` | the function that executes each command | context, kinds, lowering, execution, validity, memory, record, submit, commands |
 //! | `snapshot` | a context at rest, written down and built up again | context, backing, driver, programs, logical, objects, kinds, lowering, execution, memory, record, submit, commands, dispatch |
 //! | `replay` | a journal, done again in a context that was built up | context, logical, execution, record, submit, dispatch |
 //! | `renderer` | a context as the worker drives it | context, gates, driver, logical, execution, memory, record, submit, dispatch, snapshot, replay |
-//! | `probe` | what GPUs there are | context, driver, programs |
+//! | `probe` | the list of GPUs | context, driver, programs |
 //!
 //! # Safety
 //!
@@ -38,9 +38,9 @@
 //! - A host handle comes from the object table of this context, where its kind was checked, and parents outlive children.
 //! - A pointer given to the driver is null, or comes from the command's arena, or is borrowed from the command itself; all live
 //!   until the call returns. Memory the driver writes is a fresh allocation of the right type and length.
-//! - Of Vulkan's own valid usage, `validity` guarantees what drivers index by on the processor, the locks of pools and queues guarantee
-//!   what drivers leave to their callers, and `objects::usage` and `disposal` guarantee that nothing is destroyed in use. The rest is *not*
-//!   guaranteed: a guest that breaks it breaks the driver, and the driver is alone in this process with that guest.
+//! - Of Vulkan's own valid usage, `validity` guarantees the values by which drivers index on the processor, the locks of pools and queues
+//!   guarantee the synchronisation that drivers leave to their callers, and `objects::usage` and `disposal` guarantee that no object is destroyed
+//!   in use. The rest is *not* guaranteed: a guest that breaks it breaks the driver, which shares this process with no other guest.
 
 mod backing;
 mod commands;

@@ -1,4 +1,4 @@
-//! The probe finds out what GPUs there are and whether guests can use them. It runs in a process of its own, because it loads every driver.
+//! The probe lists the GPUs and finds out whether guests can use them. It runs in a process of its own, because it loads every driver.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -11,7 +11,7 @@ use ash::vk;
 use config::{GpuInfo, GpuKind};
 use std::sync::Arc;
 
-/// Asks every driver.
+/// Asks every driver for its GPUs.
 ///
 /// # Errors
 ///
@@ -67,7 +67,7 @@ fn kind(device_type: vk::PhysicalDeviceType) -> GpuKind {
     }
 }
 
-/// The bytes of the largest heap that is local to the device. A smaller one may be a part of it that processors see.
+/// The bytes of the largest heap that is local to the device. A smaller heap may be the part of it that processors see.
 fn device_memory(memory: &vk::PhysicalDeviceMemoryProperties) -> u64 {
     let heaps = memory.memory_heaps_as_slice().iter();
     let local = heaps.filter(|heap| heap.flags.contains(vk::MemoryHeapFlags::DEVICE_LOCAL));

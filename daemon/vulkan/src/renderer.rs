@@ -30,7 +30,7 @@ use std::time::{Duration, Instant};
 pub struct Renderer(Context);
 
 impl Renderer {
-    /// Loads the host's loader. Its driver comes up when the guest makes an instance.
+    /// Loads the host's Vulkan loader. The driver starts when the guest makes an instance.
     ///
     /// # Errors
     ///
@@ -46,12 +46,12 @@ impl Renderer {
         Ok(Self::on(Environment::new(entry, gpus, limits, cache_key, resources, allowance)))
     }
 
-    /// Serves in an environment.
+    /// Creates the renderer of a context that runs on this environment.
     pub fn on(env: Environment) -> Self {
         Self(Context::new(env))
     }
 
-    /// Memory for decoded commands: so many bytes, and what all arenas share beyond that.
+    /// Returns memory for decoded commands: `own` bytes, and beyond these the bytes that all arenas share.
     pub fn arena(&self, own: usize) -> Arena {
         self.0.arena(own)
     }
@@ -63,7 +63,7 @@ impl Renderer {
         self
     }
 
-    /// Has a journal hear what a successor could not do again, and which submissions are pending. To be called before anything is executed.
+    /// Reports to a journal the work that a successor could not repeat, and the pending submissions. To be called before any command is executed.
     #[must_use]
     pub fn journalled(mut self, journal: Arc<dyn Journal>) -> Self {
         self.0.journal = Arc::new(Journalled::by(journal));
@@ -77,12 +77,12 @@ impl Renderer {
         self
     }
 
-    /// The driver is coming up, and cannot be stopped.
+    /// Returns whether the driver is starting, when it cannot be stopped.
     pub fn is_coming_up(&self) -> bool {
         self.0.coming_up.load(Ordering::Relaxed)
     }
 
-    /// Executes one command that is not a transport command. `bytes` is its encoding, `reply` where its reply goes if it wants
+    /// Executes one command that is not a transport command. `bytes` is its encoding, `reply` the place for its reply if it wants
     /// one; `cancel` ends its waits.
     ///
     /// # Errors
@@ -100,7 +100,7 @@ impl Renderer {
     }
 
     /// Executes the commands that a stream begins with, if they are recorded into one command buffer and want no reply, at most some
-    /// dozens at once; answers their bytes, 0 if the first command has to be executed by itself.
+    /// dozens at once. Returns the number of their bytes, or 0 if the first command has to be executed by itself.
     ///
     /// # Errors
     ///
@@ -118,7 +118,7 @@ impl Renderer {
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// There is no such memory object, or its memory cannot be shown.
     pub fn export(&self, memory: u64, size: u64, mappable: bool) -> Result<Exported, NotExported> {
         let context = &self.0;
         context.journal.breaks("memory is shown to its program");
@@ -144,8 +144,8 @@ impl Renderer {
         Ok(exported)
     }
 
-    /// A blob of memory that is lent ([`Exported::lent`]) is gone, and no process has it mapped; or one of other memory, which no other process
-    /// holds.
+    /// Notes that a blob is gone: either of lent memory ([`Exported::lent`]), which no process has mapped any more, or of other memory, which no
+    /// other process holds.
     pub fn blob_gone(&self, memory: MemoryId) {
         self.0.journal.breaks("memory is not shown to its program any more");
         if !self.0.pool.blob_gone(memory) {
@@ -153,17 +153,17 @@ impl Renderer {
         }
     }
 
-    /// Returns whether others may have memory mapped that is gone when the driver frees it.
+    /// Returns whether other processes may have memory mapped that belongs to another allocation once the driver frees it.
     pub fn is_lending(&self) -> bool {
         self.0.retired.is_lending()
     }
 
-    /// The command that created an object, as the guest encoded it: what a snapshot rebuilds the object from.
+    /// The command that created an object, as the guest encoded it: a snapshot rebuilds the object from this command.
     pub fn created_by(&self, id: u64) -> Option<Box<[u8]>> {
         self.0.objects.created_by(id)
     }
 
-    /// Calls `done` when the queue bound to `ring_idx` has completed what was submitted to it so far; at once if there is none.
+    /// Calls `done` when the queue bound to `ring_idx` has completed all submissions so far; at once if no queue is bound.
     pub fn queue_fence(&self, ring_idx: u8, done: Done) {
         match self.0.timelines.get(ring_idx) {
             Some(queue) => queue.fence(done),
@@ -179,16 +179,16 @@ impl Renderer {
         &self.0.watchdog_wake
     }
 
-    /// Looks which submissions are complete, so that the [journal](Self::journalled) hears of them. The first look marks the end of what has no marker, and a
-    /// later one sees it.
+    /// Finds the complete submissions, so that the [journal](Self::journalled) learns of them. The first look marks the end of submissions without a
+    /// marker, and a later look sees this end.
     pub fn collect(&self) {
         let (queues, now) = (self.0.timelines.all(), Instant::now());
         queues.iter().for_each(|queue| queue.refresh());
         queues.iter().for_each(|queue| _ = queue.look(now, false));
     }
 
-    /// Looks at what runs on all queues. Time counts in small steps, so this is to be called often while something is pending; with
-    /// `restart` it counts from 0 again.
+    /// Checks how long submissions run on all queues. Time counts in small steps, so this is to be called often while submissions are pending;
+    /// with `restart`, the run times count from 0 again.
     pub fn look(&self, restart: bool) -> Look {
         let (queues, gates) = (self.0.timelines.all(), &self.0.env.gates);
         let now = Instant::now();
@@ -206,8 +206,8 @@ impl Renderer {
         looks.into_iter().fold(compilations, Look::and)
     }
 
-    /// Destroys everything that the guest made. Waits for the device: bound it from outside. No command is in flight any more, and
-    /// nothing is lent.
+    /// Destroys everything that the guest made. This waits for the device, so the caller has to bound the time. No command may be in flight
+    /// any more, and no memory lent.
     pub fn destroy_objects(&self) {
         self.0.destroy_objects();
     }
@@ -216,27 +216,27 @@ impl Renderer {
     ///
     /// # Errors
     ///
-    /// It has not completed, or cannot, as it waits for what is not signalled yet.
+    /// A submission has not completed, or cannot, because it waits for a semaphore that is not signalled yet.
     pub fn drain(&self, patience: Duration) -> Result<(), NotMovable> {
         drain::drain(&self.0, patience)
     }
 
-    /// Writes down what a successor can make before this context rests, for [`Self::rebuild`] in another process that has made `so_far`
-    /// already, and returns all that it has made then. With [`Carry::HandedOver`] that includes memory. Commands may be in flight.
+    /// Writes down the objects that a successor can make before this context rests, for [`Self::rebuild`] in another process that has already
+    /// made `so_far`, and returns all that it will then have made. With [`Carry::HandedOver`] that includes memory. Commands may be in flight.
     ///
     /// # Errors
     ///
-    /// The successor has to make everything later that it has not made so far.
+    /// The successor can make nothing more ahead: it has to make everything else later.
     pub fn save_prelude(&self, so_far: &Prelude, carry: Carry) -> Result<(Saved, Prelude), NotMovable> {
         snapshot::prelude::save(&self.0, so_far, carry)
     }
 
-    /// Deposits what [`Self::save`] with [`Carry::Deposited`] would have to deposit. Commands may be in flight.
+    /// Deposits the memory that [`Self::save`] with [`Carry::Deposited`] would have to deposit. Commands may be in flight.
     pub fn deposit_all(&self) {
         snapshot::deposit_all(&self.0);
     }
 
-    /// Returns the data of pipeline caches, if there are more than when this was last asked; a successor executes them, as [`Step::CacheData`], ahead
+    /// Returns the data of pipeline caches, if there is more than at the last call; a successor takes it, as [`Step::CacheData`], ahead
     /// of all other steps. Commands may be in flight.
     pub fn save_cache_data(&self) -> Option<Vec<CacheData>> {
         new_data_of_all(&self.0)
@@ -247,12 +247,12 @@ impl Renderer {
     ///
     /// # Errors
     ///
-    /// Something of it cannot be had again by a successor.
+    /// A successor cannot rebuild a part of the context.
     pub fn save(&self, prelude: &Prelude, carry: Carry) -> Result<Saved, NotMovable> {
         snapshot::save(&self.0, prelude, carry)
     }
 
-    /// Builds up what [`Self::save`] has written down, in a context in which nothing was made yet but the prelude.
+    /// Builds up the context that [`Self::save`] has written down, in a context that has made nothing yet but the prelude.
     ///
     /// # Errors
     ///
@@ -261,7 +261,7 @@ impl Renderer {
         snapshot::rebuild(&self.0, steps, files)
     }
 
-    /// Builds up what [`Self::save_prelude`] has written down of a context that goes on.
+    /// Builds up the objects that [`Self::save_prelude`] has written down of a context that goes on.
     ///
     /// # Errors
     ///
@@ -270,25 +270,25 @@ impl Renderer {
         snapshot::rebuild_ahead(&self.0, steps, files)
     }
 
-    /// Does again what a predecessor has executed since the checkpoint that was [rebuilt](Self::rebuild): each entry has whole commands, and
-    /// the entries are in the order of their execution. Everything that the predecessor submitted had completed.
+    /// Repeats the commands that a predecessor has executed since the checkpoint that was [rebuilt](Self::rebuild): each entry has whole commands,
+    /// and the entries are in the order of their execution. All submissions of the predecessor had completed.
     ///
     /// # Errors
     ///
-    /// The bytes are no commands, or such as [break](crate::Replay::Breaks) a journal; or something fails that did not fail before. The context is
-    /// over.
+    /// The bytes are no commands, or commands that [break](crate::Replay::Breaks) a journal; or a command fails that did not fail before. The context
+    /// is over.
     pub fn replay(&self, entries: &[&[u8]]) -> Result<(), ContextLost> {
         replay::journal::replay(&self.0, entries)
     }
 
-    /// Returns whether the driver's memory of the process whose context was rebuilt here can be had here: whether its GPUs are the same, and
-    /// its drivers.
+    /// Returns whether this process can have the driver's memory of the process whose context was rebuilt: whether both have the same GPUs and
+    /// drivers.
     pub fn is_at_home(&self) -> bool {
         self.0.restored.is_at_home()
     }
 
-    /// The contents of memory that only the driver uses, which a snapshot with these steps has: of the context that was saved, or that was
-    /// rebuilt. None if there are none.
+    /// The contents of memory that only the driver uses, as a snapshot with these steps has them: of the context that was saved, or that was
+    /// rebuilt. None if the snapshot has no contents.
     ///
     /// # Errors
     ///

@@ -2,8 +2,8 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-/// The number of submissions after which the guest's kernel asks for the end of all, as seen last. From Mesa 26.2 on it asks behind each submission
-/// that has a fence, and the driver is told of no fence.
+/// The number of submissions after which the guest's kernel last asked for the end of all. From Mesa 26.2 on it asks after each submission that has a
+/// fence, and the driver is told of no fence.
 #[derive(Debug, Default)]
 pub struct Asks {
     since: AtomicU32,
@@ -11,13 +11,13 @@ pub struct Asks {
 }
 
 impl Asks {
-    /// Counts a submission. Returns whether its end is likely to be asked for next, so that a marker behind it would come anyway.
+    /// Counts a submission. Returns whether the guest's kernel is likely to ask for its end next, so that a marker would follow it anyway.
     pub fn submitted(&self) -> bool {
         let since = self.since.fetch_add(1, Ordering::Relaxed).saturating_add(1);
         since == self.usual.load(Ordering::Relaxed)
     }
 
-    /// Notes that the end of all was asked for.
+    /// Notes that the guest's kernel has asked for the end of all submissions.
     pub fn asked(&self) {
         match self.since.swap(0, Ordering::Relaxed) {
             0 => {}

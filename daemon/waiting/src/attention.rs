@@ -1,11 +1,11 @@
-//! Decides how the device thread waits for the next event: whether it looks before it sleeps, and when it asks the driver for kicks.
+//! This file decides how the device thread waits for the next event: whether it looks before it sleeps, and when it asks the driver for kicks.
 //!
-//! A kick is an exit of the guest, and a thread that sleeps is woken late. The next event mostly comes soon: the second request of a submission right
-//! behind the first, the worker's answer when the GPU is done, the next submission when the program has heard of it. So the thread looks for a moment
-//! for an event that it expects soon, if processors are not few, and while it looks no kick is needed. No thread waits for the second request alone,
-//! so it needs no kick in any case.
+//! Each kick costs an exit of the guest, and a thread that sleeps wakes late. The next event mostly comes soon: the second request of a submission
+//! right behind the first, the worker's answer when the GPU is done, the next submission when the program has heard of the answer. So the thread
+//! looks for a moment for an event that it expects soon, if processors are not few, and needs no kick while it looks. No thread of the guest waits
+//! for the second request alone, so this request never needs a kick.
 //!
-//! Knows no queue, no worker and no epoll instance; is told what happened.
+//! This file knows no queue, no worker and no epoll instance; its caller reports the events.
 
 use super::look::{Habit, Plan};
 use super::tunables::{AttentionTunables, Tunables};
@@ -13,10 +13,10 @@ use protocol::ids::ContextId;
 use protocol::virtio_gpu::{CommandType, Header};
 use std::time::Duration;
 
-/// The event that is waited for.
+/// The event for which the thread waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Awaited {
-    /// The second request of a submission: that the context's stream has got there (Mesa from 26.2 on).
+    /// The second request of a submission, which says that the context's stream has got there (Mesa from 26.2 on).
     FollowUp,
     /// A worker's answer to a request that was taken.
     Answer,
@@ -27,11 +27,11 @@ pub enum Awaited {
 /// The steps of a wait.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Patience {
-    /// The time to look for, without asking for kicks.
+    /// The time for which to look, without asking for kicks.
     pub look: Duration,
-    /// The time to sleep for then, without asking for a kick for the next request, but with one for that behind it.
+    /// The time for which to sleep then, without a kick for the next request, but with a kick for the request after that.
     pub doze: Duration,
-    /// The plan for the wait after that, with kicks; the thread then waits until something happens.
+    /// The plan for the wait after that, with kicks; the thread then waits until an event happens.
     pub then: Plan,
 }
 
@@ -43,14 +43,14 @@ pub struct Attention {
     requests: Habit,
     /// The time for which a second request may stay unseen.
     doze: Duration,
-    /// The context whose fence was submitted last, with nothing behind it yet.
+    /// The context whose fence was submitted last, while no request has followed it.
     fenced: Option<ContextId>,
-    /// The last fence had a request of its context behind it.
+    /// A request of the same context followed the last fence.
     in_pairs: bool,
 }
 
 impl Attention {
-    /// Makes an instance that knows nothing yet.
+    /// Makes an instance that has not learned yet.
     #[must_use]
     pub fn new(tunables: &Tunables) -> Self {
         let AttentionTunables { follow_up_max, answer_max, request_max, doze } = tunables.attention;
@@ -75,7 +75,7 @@ impl Attention {
         self.fenced = header.context().filter(|_| is_stream && has_fence);
     }
 
-    /// Returns the awaited events, given whether a worker `owes` an answer.
+    /// Returns the awaited event, given whether a worker `owes` an answer.
     pub fn awaited(&self, owes: bool) -> Awaited {
         match (self.fenced, owes) {
             (Some(_), _) if self.in_pairs => Awaited::FollowUp,
@@ -84,7 +84,7 @@ impl Attention {
         }
     }
 
-    /// Returns how to wait for it.
+    /// Returns the steps of a wait for this event.
     pub fn patience(&self, awaited: Awaited) -> Patience {
         let doze = if awaited == Awaited::FollowUp { self.doze } else { Duration::ZERO };
         let plan = self.habit(awaited).plan();
@@ -94,7 +94,7 @@ impl Attention {
         }
     }
 
-    /// Learns that it took so long until something happened.
+    /// Learns the time that it took until the event happened.
     pub fn waited(&mut self, awaited: Awaited, time: Duration) {
         match awaited {
             Awaited::FollowUp => self.follow_ups.took(time),
@@ -103,7 +103,7 @@ impl Attention {
         }
     }
 
-    /// Notes that the second request did not come while it was waited for without kicks.
+    /// Notes that the second request did not come while the thread waited for it without kicks.
     pub fn no_follow_up(&mut self) {
         self.fenced = None;
     }
@@ -130,7 +130,7 @@ mod tests {
         Header { command: CommandType::SUBMIT_3D, flags, fence_id: FenceId(1), ctx_id, ring_idx: RingIdx(1) }
     }
 
-    /// Enough processors, and too few.
+    /// The numbers of enough processors, and of too few.
     const PROCESSORS: [usize; 2] = [4, 3];
 
     fn of_pairs() -> Attention {

@@ -1,23 +1,23 @@
 //! This file decides when to call a queue's driver: at once if the guest waits for an answer, otherwise along with the next answer, for a short time.
 //!
-//! A call interrupts the guest. Mesa from 26.2 on sends two requests for each submission, and waits for the first only: the answer of the second only
-//! gives descriptors back. The second answer is in the used ring at once. The driver is told of it with the first answer, which is the fence, or with
-//! the next submission's if the first was told already. VIRTIO 1.3, 2.7.7.2 demands the call, not its time.
+//! A call interrupts the guest. Mesa from 26.2 on sends two requests for each submission, and waits only for the first: the second answer only
+//! returns descriptors. The second answer is in the used ring at once. The driver is told of it along with the first answer, which is the fence, or
+//! along with the next submission's answer if the first was told already. VIRTIO 1.3, 2.7.7.2 demands the call, not its time.
 
 use super::tunables::CallsTunables;
 use std::time::Instant;
 
-/// The answers that a driver has to be told of.
+/// The answers of which a driver has to be told.
 #[derive(Debug)]
 pub struct Calls {
     tunables: CallsTunables,
     /// Requests that were taken and not answered.
     open: u32,
-    /// The guest waits for an answer that was given.
+    /// The guest waits for an answer that is in the used ring.
     urgent: bool,
-    /// Answers that the guest does not wait for, and when the first was given.
+    /// The number of answers for which the guest does not wait, and the time of the first.
     quiet: Option<(u32, Instant)>,
-    /// The time when a program that waited was told last.
+    /// The time of the last call for a program that waited.
     told: Option<Instant>,
 }
 
@@ -28,17 +28,17 @@ impl Calls {
         Self { tunables, open: 0, urgent: false, quiet: None, told: None }
     }
 
-    /// A request was taken.
+    /// Counts a request that was taken.
     pub fn taken(&mut self) {
         self.open += 1;
     }
 
-    /// The answer of one is known.
+    /// Counts a request whose answer is known.
     pub fn settled(&mut self) {
         self.open = self.open.saturating_sub(1);
     }
 
-    /// Requests that were taken and not answered.
+    /// Returns the number of requests that were taken and not answered.
     pub fn open(&self) -> u32 {
         self.open
     }
@@ -57,7 +57,7 @@ impl Calls {
         }
     }
 
-    /// Returns whether the driver is to be told now.
+    /// Returns whether to call the driver now.
     pub fn is_due(&self) -> bool {
         let CallsTunables { quiet_max, quiet_for, behind } = self.tunables;
         self.urgent
@@ -67,12 +67,12 @@ impl Calls {
             })
     }
 
-    /// Returns when it is to be told at the latest, unless that is due already.
+    /// Returns the latest time to call the driver, if quiet answers wait.
     pub fn deadline(&self) -> Option<Instant> {
         self.quiet.map(|(_, since)| since + self.tunables.quiet_for)
     }
 
-    /// Notes that it was told.
+    /// Notes that the driver was called.
     pub fn told(&mut self) {
         if self.urgent {
             self.told = Some(Instant::now());

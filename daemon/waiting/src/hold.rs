@@ -1,11 +1,11 @@
-//! This file decides how long a ring's thread keeps an answer back that would be "not yet", because its guest would only ask again.
+//! This file decides how long a ring's thread keeps back an answer that would be "not yet", because its guest would only ask again.
 //!
-//! Mesa's driver waits for a fence or a semaphore by asking for its state: some times at once, then with sleeps in between that are far
-//! longer than most waits. While it waits for an *answer* it looks for about a tenth of a millisecond before it sleeps. So answers are
-//! held for less than that until there is something to tell. Programs that ask now and then and do other things in between are not held
-//! up: a program that does not ask again at once was not waiting.
+//! Mesa's driver waits for a fence or a semaphore with queries for its state: first some in a row, then with sleeps in between that are far longer
+//! than most waits. When it waits for an *answer*, it looks for about a tenth of a millisecond before it sleeps. So a ring's thread holds an answer
+//! for less than that, until another answer is known. A program that queries now and then and works in between is not held up: a program that
+//! does not ask again at once was not waiting.
 //!
-//! Knows no ring and no driver; learns from the times of state queries.
+//! This file knows no ring and no driver; it learns from the times of state queries.
 
 use super::spin::{self, Spun};
 use super::tunables::HoldTunables;
@@ -20,17 +20,17 @@ pub trait Query {
     /// Returns the object of the query, with its state now.
     fn told(&self) -> About;
 
-    /// Returns whether the answer is another than "not yet", or none will come any more. Does not wait.
+    /// Returns whether the answer is not "not yet", or no answer will come any more. Does not wait.
     fn is_answered(&self) -> bool;
 
-    /// Returns whether the query is not answered, and will be without the guest's doing.
+    /// Returns whether the query is not answered, and will be without an action of the guest.
     fn is_open(&self) -> bool;
 
     /// Waits until the query is answered, but not for longer than `limit`.
     fn wait(&self, limit: Duration);
 }
 
-/// The object that a state query is about.
+/// The object of a state query.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct About {
     /// The guest's name of the object.
@@ -43,7 +43,7 @@ pub struct About {
 #[derive(Debug)]
 pub struct Holds {
     tunables: HoldTunables,
-    /// The objects that were asked for, the latest first.
+    /// The objects of queries, the latest first.
     open: Vec<Open>,
     /// The time when the last query was answered, if with "not yet".
     answered: Option<Instant>,
@@ -56,18 +56,18 @@ pub struct Holds {
 struct Open {
     /// The value that the guest was told last.
     told: About,
-    /// The time when it was asked first.
+    /// The time of the first query.
     since: Instant,
-    /// The number of times that it was asked without a pause; 0 if that was answered.
+    /// The number of queries without a pause; 0 if one was answered.
     looks: u32,
 }
 
-/// The way an answer is held.
+/// The way in which the thread holds an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Hold {
-    /// By a thread that looks all the time, where enough processors are free.
+    /// The thread looks all the time, if enough processors are free.
     Closely,
-    /// By one that sleeps in between.
+    /// The thread sleeps between looks.
     Loosely(Duration),
 }
 
@@ -78,7 +78,7 @@ impl Holds {
         Self { tunables, open: Vec::with_capacity(OPEN_MAX), answered: None, asks_again: true }
     }
 
-    /// Waits until the query is answered, for as long as that is of use; no longer than until `is_pressed`.
+    /// Waits until the query is answered, for as long as that is useful, at most until `is_pressed`.
     pub fn hold(&mut self, query: &impl Query, is_pressed: impl Fn() -> bool) {
         let is_over = || query.is_answered() || is_pressed();
         let hold = self.decide(query.about(), Instant::now());
@@ -96,7 +96,7 @@ impl Holds {
         let pause = self.answered.take().map(|answered| now.saturating_duration_since(answered));
         let open = self.open(about, now);
         if open.told != about {
-            // The answer has come meanwhile. Or it is asked for the first time.
+            // The answer has come meanwhile, or this is the first query.
             let is_new = open.told.counter.is_none();
             (open.told, open.since, open.looks) = (about, now, u32::from(is_new));
             return None;
@@ -127,8 +127,8 @@ impl Holds {
         None
     }
 
-    /// Returns the record of a query's object. It is not known which value the guest was told of a counter that is asked for the first time: it may
-    /// wait for the present one.
+    /// Returns the record of a query's object. At the first query for a counter, it is not known which value the guest was told: it may wait for the
+    /// present one.
     fn open(&mut self, about: About, now: Instant) -> &mut Open {
         match self.open.iter().position(|open| open.told.id == about.id) {
             Some(at) => self.open[..=at].rotate_right(1),
@@ -141,7 +141,7 @@ impl Holds {
         &mut self.open[0]
     }
 
-    /// A query is answered.
+    /// Notes the answer to a query.
     fn answer(&mut self, told: About, finally: bool, now: Instant) {
         let Some(open) = self.open.first_mut() else { return };
         if finally || open.told != told {
@@ -162,7 +162,7 @@ impl HoldTunables {
         }
     }
 
-    /// The driver is not asked to wait where there are processors enough: some spin when they are to wait for a short time.
+    /// Holds an answer loosely. With enough processors the thread does not let the driver wait, because some drivers spin in a short wait.
     fn loosely(&self, limit: Duration, is_over: impl Fn() -> bool, wait: impl Fn(Duration)) {
         let start = Instant::now();
         while let Some(left) = limit.checked_sub(start.elapsed()).filter(|_| !is_over()) {
@@ -172,7 +172,7 @@ impl HoldTunables {
     }
 }
 
-/// The number of queries that are remembered: a program that waits for several asks for them by turns.
+/// The number of queries that are remembered: a program that waits for several objects asks for them in turn.
 const OPEN_MAX: usize = 8;
 
 #[cfg(test)]

@@ -26,13 +26,13 @@ impl Guest {
         Self { holds: Holds::new(tunables()), now: Instant::now() }
     }
 
-    /// Asks for a fence after a pause, and is answered when the hold is over.
+    /// Asks for a fence after a pause, and gets the answer when the hold is over.
     fn asks(&mut self, fence: u64, pause: Duration, finally: bool) -> Option<Hold> {
         let about = About { id: fence, counter: None };
         self.asks_about(about, pause, finally.then_some(about))
     }
 
-    /// Asks for a state after a pause, and returns the hold. `told` is the state when the hold is over, if it is another answer.
+    /// Asks for a state after a pause, and returns the hold. `told` is the state when the hold is over, if the answer differs.
     fn asks_about(&mut self, about: About, pause: Duration, told: Option<About>) -> Option<Hold> {
         self.now += pause;
         let hold = self.holds.decide(about, self.now);
@@ -59,7 +59,7 @@ fn who_waits_is_held_closely_and_then_for_a_part_of_the_time_it_sleeps_anyway() 
         assert!(held <= ((guest.now - began) / 4).max(MS), "{held:?} of {:?}", guest.now - began);
     }
     assert_eq!(guest.asks(1, 220 * US, true).map(|_| ()), Some(()));
-    // Then everything is as before.
+    // After that the guest is held as before.
     assert_eq!(guest.asks(1, 500 * US, false), Some(Hold::Closely));
 }
 
@@ -80,11 +80,11 @@ fn who_does_other_things_in_between_is_held_once() {
     let mut guest = Guest::new();
     assert_eq!(guest.asks(1, MS, false), Some(Hold::Closely));
     for round in 0..1000_u64 {
-        // Neither a query for the same fence nor one for another each time is held.
+        // Neither a query for the same fence nor a query for a new fence each time is held.
         assert_eq!(guest.asks(1, at_once() + US, false), None);
         assert_eq!(guest.asks(round, at_once() + (1 + round as u32) * US, false), None);
     }
-    // Once it waits, from its second query on.
+    // Once the program waits, its answers are held from its second query on.
     assert_eq!(guest.asks(2000, at_once() + US, false), None);
     assert_eq!(guest.asks(2000, 5 * US, false), Some(Hold::Closely));
     assert_eq!(guest.asks(2000, 5 * US, true), Some(Hold::Closely));
@@ -101,7 +101,7 @@ fn a_pause_after_few_looks_is_no_sleep_of_who_waits() {
     for _ in 0..20 {
         guest.asks(1, 5 * US, false);
     }
-    // A program that came back after a long time.
+    // The program comes back after a long time.
     assert_eq!(guest.asks(1, 2000 * MS, false), None);
 }
 

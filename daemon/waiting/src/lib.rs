@@ -2,17 +2,17 @@
 //!
 //! | file | decides |
 //! | --- | --- |
-//! | `processors` | how many processors there are, and whether they are few |
-//! | `spin` | how a thread looks for something without sleeping, and how many threads may |
+//! | `processors` | the number of processors, and whether they are few |
+//! | `spin` | how a thread looks for an event without sleeping, and how many threads may |
 //! | `look` | whether a thread looks before it sleeps, from the time that the last wait took |
 //! | `pace` | how a ring's thread waits for its driver: spinning, dozing, idle |
 //! | `hold` | how long an answer "not yet" is kept back from a guest that would only ask again |
 //! | `attention` | whether the device thread looks, and when it asks the driver for kicks |
 //! | `calls` | whether the driver is called at once or along with the next answer |
 //! | `asks` | whether the end of a submission will be asked for next |
-//! | `tunables` | the numbers of all of them, and how to turn one off |
+//! | `tunables` | the numbers of all heuristics, and how to turn one off |
 //!
-//! `docs/performance.md` has the measured gain of each one on its own.
+//! `docs/performance.md` has the measured gain of each heuristic on its own.
 
 #![forbid(unsafe_code)]
 
@@ -31,7 +31,7 @@ pub use tunables::{Heuristic, Tunables};
 
 static TUNABLES: OnceLock<Tunables> = OnceLock::new();
 
-/// Sets the numbers for this process, with some heuristics turned off. To be called before anything asks for them.
+/// Sets the numbers for this process, with some heuristics turned off. Call this before any code asks for them.
 pub fn start(off: &[Heuristic]) {
     let tunables =
         off.iter().fold(Tunables::among(processors::processors()), |tunables, off| tunables.without(*off));
@@ -40,7 +40,7 @@ pub fn start(off: &[Heuristic]) {
     }
 }
 
-/// Returns the numbers of this process: those that [`start`] has set, otherwise those for the processors that it may use.
+/// Returns the numbers of this process: those that [`start`] has set, or else those for the processors that the process may use.
 pub fn tunables() -> &'static Tunables {
     TUNABLES.get_or_init(|| Tunables::among(processors::processors()))
 }

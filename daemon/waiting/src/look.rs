@@ -1,24 +1,24 @@
-//! Looking before sleeping: whether a thread looks for its event, and for how long it sleeps first, from the time that the last wait of the same kind
-//! took.
+//! Looking before sleeping: whether a thread looks for its event, and how long it sleeps first. Both follow from the time that the last wait of the
+//! same kind took.
 
 use super::spin::{Spun, within};
 use super::tunables::LookTunables;
 use std::time::{Duration, Instant};
 
-/// The time that waits of one kind have taken, from which the time of the next is expected.
+/// The time that waits of one kind have taken, which is also expected of the next wait.
 ///
-/// A thread that is put to sleep is woken some microseconds after the event, and the later the longer it slept. So a thread that waits for an event
-/// that comes soon does not sleep. One that waits for a later event sleeps for most of the time that the last wait took, and then looks.
+/// A sleeping thread wakes some microseconds after the event, and later the longer it slept. So a thread that waits for an event that comes soon does
+/// not sleep. A thread that waits for a later event sleeps for most of the time that the last wait took, and then looks.
 #[derive(Debug)]
 pub struct Habit {
-    /// Waits that are longer are slept through, and all of them if this is zero.
+    /// The thread sleeps through longer waits, and through all waits if this is zero.
     longest: Duration,
     tunables: LookTunables,
     /// The time that the last wait took, if that was not too long.
     expected: Option<Duration>,
 }
 
-/// A plan for one wait: both times are zero if it is just to be slept through.
+/// A plan for one wait: both times are zero if the thread just sleeps.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Plan {
     /// The thread sleeps for so long at first, unless the event happens.
@@ -28,13 +28,13 @@ pub struct Plan {
 }
 
 impl Habit {
-    /// A habit without a record yet. A thread does not look for events that take longer than `longest`.
+    /// Makes a habit without a record yet. A thread does not look for events that take longer than `longest`.
     #[must_use]
     pub fn new(longest: Duration, tunables: LookTunables) -> Self {
         Self { longest, tunables, expected: None }
     }
 
-    /// Returns how to spend the next wait.
+    /// Returns the plan for the next wait.
     #[must_use]
     pub fn plan(&self) -> Plan {
         let Some(expected) = self.expected else { return Plan::default() };
@@ -45,12 +45,12 @@ impl Habit {
         }
     }
 
-    /// Notes that the wait took so long until the event happened.
+    /// Notes the time that the wait took until the event happened.
     pub fn took(&mut self, waited: Duration) {
         self.expected = (waited <= self.longest && !self.longest.is_zero()).then_some(waited);
     }
 
-    /// Waits until `done`. `sleep` sleeps until then, for no longer than its argument; when `sleep(None)` returns, it is done.
+    /// Waits until `done`. `sleep` sleeps until `done`, at most for its argument; when `sleep(None)` returns, the wait is done.
     pub fn wait(&mut self, done: impl Fn() -> bool, mut sleep: impl FnMut(Option<Duration>)) {
         let (begin, plan) = (Instant::now(), self.plan());
         if !plan.sleep.is_zero() {

@@ -1,8 +1,8 @@
-//! This file decides how a ring's thread waits for its driver: for how long it spins, how often it looks while it dozes, and after what time it is
-//! idle, so that the driver has to notify it. Learns from the times at which work came; knows no ring.
+//! This file decides how a ring's thread waits for its driver: how long it spins, how often it looks while it dozes, and after what time it goes
+//! idle, so that the driver has to notify it. It learns from the times at which work came, and knows no ring.
 //!
-//! A notification is a way through the guest's kernel, the VMM and the device process. A program that submits some hundred times a second
-//! shall need none of them, and one that has nothing to submit shall cost nothing.
+//! A notification passes through the guest's kernel, the VMM and the device process. A program that submits some hundred times a second should need
+//! no notification, and a program without submissions should cost nothing.
 
 use super::spin::{self, Spun};
 use super::tunables::PaceTunables;
@@ -11,9 +11,9 @@ use std::time::Duration;
 /// The habits of one driver.
 #[derive(Debug)]
 pub struct Pace {
-    /// The driver wants to be able to go without notifications for so long. One that asks for no time at all gets none.
+    /// The time for which the driver wants to go without notifications. A driver that asks for no time gets none.
     asked: Duration,
-    /// The time may be less for a driver that makes no use of it.
+    /// The shorter time that a driver gets if it does not use the longer one.
     least: Duration,
     spin: Duration,
     awake: Duration,
@@ -28,7 +28,7 @@ impl Pace {
         Self { asked, least: asked.min(tunables.awake_min), spin: tunables.spin_min, awake: asked, tunables }
     }
 
-    /// Watches `done` for a moment, which is longer the more often that was worth it.
+    /// Watches `done` for a moment, which is longer the more often it was worth it.
     pub fn spin(&mut self, done: impl Fn() -> bool) -> bool {
         let spun = spin::within(self.spin, done);
         let PaceTunables { spin_min, spin_max, .. } = self.tunables;
@@ -41,7 +41,7 @@ impl Pace {
         spun == Spun::Seen
     }
 
-    /// Returns how long to doze before the next look, if `waited` has passed.
+    /// Returns the time to doze before the next look, after a wait of `waited`.
     pub fn step(&self, waited: Duration) -> Duration {
         let PaceTunables { step_part, step_min, step_max, .. } = self.tunables;
         (waited / step_part).clamp(step_min, step_max)
@@ -52,7 +52,7 @@ impl Pace {
         self.awake
     }
 
-    /// Work came after `waited`, and a notification with it.
+    /// Learns that work came after `waited`, with a notification.
     pub fn was_notified(&mut self, waited: Duration) {
         let PaceTunables { awake_max, longer, .. } = self.tunables;
         self.awake = match waited <= awake_max {
@@ -80,7 +80,7 @@ mod tests {
         assert_eq!(pace.awake(), MS);
         pace.was_notified(5 * MS);
         assert!(pace.awake() >= 5 * MS);
-        // A pause is not held against the driver at once, and many are.
+        // One pause does not count against the driver, but many do.
         pace.was_notified(25 * MS);
         assert!(pace.awake() >= 5 * MS);
         (0..10).for_each(|_| pace.was_notified(1000 * MS));
@@ -102,7 +102,7 @@ mod tests {
             (0..10).for_each(|_| pace.was_notified(50 * MS));
         }
         assert_eq!((few.awake(), enough.awake()), (MS / 5, MS));
-        // Work that comes at shorter intervals has the time it asked for at once.
+        // A driver whose work comes at shorter intervals gets the time that it asked for at once.
         few.was_notified(MS / 5);
         assert_eq!(few.awake(), MS);
     }

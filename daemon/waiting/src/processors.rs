@@ -13,14 +13,14 @@ pub(super) fn few(processors: usize) -> bool {
     processors < 4
 }
 
-/// The number of processors that this process may use, as it was when it was first asked for.
+/// Returns the number of processors that this process may use, as counted at the first call.
 #[must_use]
 pub fn processors() -> usize {
     *PROCESSORS
 }
 
-/// Counts the processors that this process may use. The limits of a control group are in files, so a process that will not see these has to count
-/// before.
+/// Counts the processors that this process may use. The limits of a control group are in files, so a process that later cannot see these files has to
+/// count before.
 pub fn count_processors() {
     LazyLock::force(&PROCESSORS);
 }

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 pub enum Spun {
     /// The awaited condition became true.
     Seen,
-    /// The condition did not become true in the time that was given.
+    /// The condition did not become true within the limit.
     NotYet,
     /// Other threads needed the processor.
     Crowded,
@@ -23,8 +23,8 @@ pub fn until(done: impl Fn() -> bool) -> bool {
 
 /// Watches `done` for no longer than `limit`.
 ///
-/// Sleeping and being woken costs more than a moment, but a core that other threads need costs more still. At most a quarter of the cores spins at
-/// once, one where there are two or three, and none where there is only one. A thread that finds that another was waiting for the core stops.
+/// A sleep and a wake-up cost more than a moment, but a core that other threads need costs more still. At most a quarter of the cores spin at once,
+/// one of two or three, and none if there is only one. A thread stops when it finds that another thread waited for the core.
 pub fn within(limit: Duration, done: impl Fn() -> bool) -> Spun {
     if done() {
         return Spun::Seen;
@@ -54,12 +54,12 @@ pub fn within(limit: Duration, done: impl Fn() -> bool) -> Spun {
     }
 }
 
-/// A thread that spins, which is counted.
+/// A thread that is counted as spinning.
 struct Spinner;
 
 impl Spinner {
     fn among(most: usize) -> Option<Self> {
-        // Made before it is known whether there is room, so that it is uncounted in any case.
+        // Made before the check for room, so that its drop uncounts the thread in any case.
         let spinner = Self;
         (SPINNING.fetch_add(1, Relaxed) < most).then_some(spinner)
     }

@@ -1,7 +1,7 @@
 //! The numbers of the heuristics of waiting, and the means to turn a heuristic off.
 //!
-//! Where processors are few, programs and a software driver need them: a thread that looks there instead of sleeping takes a processor from a program
-//! that computes.
+//! If processors are few, programs and a software driver need them: a thread that looks instead of sleeping takes a processor from a program that
+//! computes.
 
 use super::processors::few;
 use clap::ValueEnum;
@@ -49,9 +49,9 @@ pub struct Tunables {
 /// The numbers of spinning.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SpinTunables {
-    /// Threads that may spin at once: a quarter of the processors, one of two or three, none where there is only one.
+    /// Threads that may spin at once: a quarter of the processors, one of two or three, none if there is only one.
     pub threads: usize,
-    /// The longest time that a wait may spin if nothing is known about it: about the cost of being put to sleep and woken on a busy machine.
+    /// The longest time that an unknown wait may spin: about the cost of a sleep and a wake-up on a busy machine.
     pub moment: Duration,
     /// The interval at which a spinning thread offers the processor to other threads.
     pub offer_every: Duration,
@@ -66,7 +66,7 @@ pub struct LookTunables {
     pub queue_max: Duration,
     /// The longest time for which a thread looks for the next message for a worker.
     pub inbox_max: Duration,
-    /// Waits that are expected to take no longer are not worth a sleep at first: timers are late by up to 50 us, and waking takes its time.
+    /// The longest expected wait that is not worth a sleep at first: timers are late by up to 50 us, and a wake-up takes time.
     pub worth_sleeping: Duration,
     /// The margin by which an event may in any case take longer than expected.
     pub margin: Duration,
@@ -75,25 +75,25 @@ pub struct LookTunables {
 /// The numbers of a ring's pace.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PaceTunables {
-    /// The longest time for which a ring stays awake without work because its driver asks for it.
+    /// The longest time for which a ring stays awake without work because its driver asks for that.
     pub asked_max: Duration,
-    /// The longest time for which it stays awake because it was worth it.
+    /// The longest time for which a ring stays awake because that was worth it.
     pub awake_max: Duration,
-    /// The time for which it stays awake if that was not worth it, unless the driver asked for less. Where processors are few, this is enough for the
-    /// commands of one submission, as each look takes a processor from a program that computes.
+    /// The time for which a ring stays awake if that was not worth it, unless the driver asked for less. If processors are few, this is enough for
+    /// the commands of one submission, because each look takes a processor from a program that computes.
     pub awake_min: Duration,
-    /// The multiple of the pause after which a notification came for which it stays awake, as the next pause may be longer.
+    /// The time for which a ring stays awake, as a multiple of the pause before a notification, because the next pause may be longer.
     pub longer: u32,
-    /// The part of the pause so far that it sleeps until the next look. Work that comes meanwhile is late by few percent of the pause; looking takes
-    /// few percent of a processor, which is too much where there are few.
+    /// The part of the pause so far for which the ring sleeps until the next look. Work that comes meanwhile is late by a few percent of the pause;
+    /// looks take a few percent of a processor, which is too much if processors are few.
     pub step_part: u32,
-    /// The shortest time between two looks at the tail while it is awake.
+    /// The shortest time between two looks at the tail while the ring is awake.
     pub step_min: Duration,
     /// The longest time between two looks.
     pub step_max: Duration,
-    /// The shortest time to spin: about the cost of being put to sleep and woken.
+    /// The shortest time to spin: about the cost of a sleep and a wake-up.
     pub spin_min: Duration,
-    /// The longest time to spin: the gaps between submissions of programs that are busy.
+    /// The longest time to spin: the gaps between the submissions of busy programs.
     pub spin_max: Duration,
 }
 
@@ -102,21 +102,21 @@ pub struct PaceTunables {
 pub struct HoldTunables {
     /// The time for which an answer is held: less than the time for which Mesa looks for it without sleeping.
     pub hold: Duration,
-    /// The time between two looks, for an answer or for something else to do, of a thread that sleeps in between.
+    /// The time between two looks, for an answer or for other work, of a thread that sleeps in between.
     pub slice: Duration,
-    /// The time within which a guest that waits asks again. Where processors are few it first has to get one.
+    /// The time within which a guest that waits asks again. If processors are few, the guest first has to get one.
     pub at_once: Duration,
-    /// The time after which one processor that looks all the time is no longer worth it.
+    /// The time after which constant looks are no longer worth a processor.
     pub closely_max: Duration,
     /// The number of looks, or a few more, that Mesa takes before it sleeps.
     pub looks_before_sleep: u32,
     /// The shortest time that Mesa sleeps.
     pub slept_min: Duration,
-    /// The longest time that Mesa sleeps, unless it has waited for longer already. Meanwhile no program is held up: an answer that comes when
-    /// it asks next can as well come a little later.
+    /// The longest time that Mesa sleeps, unless it has waited for longer already. Meanwhile a hold delays no program: an answer to the next query
+    /// can come a little later.
     pub slept_max: Duration,
-    /// From then on an answer is held for this part of the time that Mesa has waited. It sleeps while it waits for the answer, too, but always for as
-    /// short a time as the first. It checks its time-out only between two queries, so the time-out is late by no more than that.
+    /// After that, an answer is held for this part of the time that Mesa has waited. Mesa also sleeps while it waits for the answer, but always as
+    /// short as the first time. It checks its time-out only between two queries, so the time-out is late by at most that time.
     pub waited_part: u32,
     /// The shortest of those times.
     pub long_min: Duration,
@@ -129,34 +129,34 @@ pub struct HoldTunables {
 /// The longest waits for which the device thread looks: it does not look for an event that takes longer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AttentionTunables {
-    /// A second request is right behind the first.
+    /// For the second request, which is right behind the first.
     pub follow_up_max: Duration,
-    /// Answers come when the GPU is done: half of a longer wait for them is slept through.
+    /// For answers, which come when the GPU is done: the thread sleeps through half of a longer wait.
     pub answer_max: Duration,
-    /// A program that submits again does so when it has heard of the last submission.
+    /// For requests: a program submits again when it has heard of its last submission.
     pub request_max: Duration,
-    /// The time for which the second request may stay unseen, if nothing else happens.
+    /// The time for which the second request may stay unseen, if no other event happens.
     pub doze: Duration,
 }
 
 /// The numbers of calls that are put off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CallsTunables {
-    /// The number of answers that wait for another to be told with: few, as the driver may need their descriptors.
+    /// The number of answers that wait to be told along with another: few, because the driver may need their descriptors.
     pub quiet_max: u32,
-    /// The time for which they wait, if there will be another answer: the guest may keep memory for them.
+    /// The time for which these answers wait, if another answer will come: the guest may keep memory for them.
     pub quiet_for: Duration,
-    /// An answer that comes so soon behind one that was waited for belongs to a program that submits again.
+    /// An answer that comes so soon after an awaited one belongs to a program that submits again.
     pub behind: Duration,
 }
 
 /// The numbers of markers that are put off.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MarkerTunables {
-    /// The most submissions in a row that have no marker. They share one measure of how long they run.
+    /// The most submissions in a row without a marker. They share one measure of their run time.
     pub run: usize,
-    /// The longest that a submission without a marker lasts by its stamps where there is a scheduler, in nanoseconds. A longer one is marked: its end
-    /// is told sooner, and the cost of the fence is negligible.
+    /// The longest time, in nanoseconds, that a submission without a marker lasts by its stamps if there is a scheduler. A longer submission is
+    /// marked: its end is told sooner, and the cost of the fence is negligible.
     pub short: u64,
 }
 

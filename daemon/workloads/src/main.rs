@@ -1,5 +1,5 @@
 //! Plays one workload on the driver that does nothing, for `cargo instructions` to count its cost: `instructions NAME LAPS LIVE [lease | journal]`, with so
-//! many laps of it while so many other objects live. Prints how many commands the laps had.
+//! many laps of the workload while so many other objects live. Prints the number of commands of the laps.
 //!
 //! `instructions` alone lists the workloads. `RUST_LOG=debug` tells why commands do not reach the driver.
 
@@ -41,7 +41,7 @@ fn run(name: &str, laps: &str, live: &str, (gated, journalled): (bool, bool)) ->
     let (lap, commands) = (workload.lap)();
     let played = Workload { prepare: &prepare, lap: &lap, laps, gated, journalled };
     let calls = play(&played).map_err(|lost| lost.to_string())?;
-    // A command that breaks valid usage is left out, and would cost less. A command that fails ends the run.
+    // A command that breaks valid usage is left out, and would make the cost too low. A command that fails ends the run.
     let wanted = u64::from(laps) * u64::from(commands);
     if workload.reach && calls < wanted {
         return Err(format!("{wanted} commands and only {calls} calls of the driver"));

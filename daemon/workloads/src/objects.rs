@@ -4,17 +4,17 @@ use daemon::worker::workload::REPLIES;
 use protocol::cursor::Writer;
 use protocol::venus::generated::{self as venus, ChainStruct, CommandFlagsEXT};
 
-/// The reply is not waited for.
+/// The guest does not wait for the reply.
 pub(crate) const ASYNC: CommandFlagsEXT = CommandFlagsEXT(0);
-/// The reply is waited for.
+/// The guest waits for the reply.
 pub(crate) const REPLY: CommandFlagsEXT = CommandFlagsEXT::GENERATE_REPLY;
 
 pub(crate) const DEVICE: venus::Device = venus::Device(3);
 pub(crate) const QUEUE: venus::Queue = venus::Queue(4);
 pub(crate) const POOL: venus::CommandPool = venus::CommandPool(5);
-/// Recorded by the workloads.
+/// The command buffer that the workloads record.
 pub(crate) const RECORDED: venus::CommandBuffer = venus::CommandBuffer(6);
-/// With one dispatch in it.
+/// The command buffer with one dispatch.
 pub(crate) const READY: venus::CommandBuffer = venus::CommandBuffer(7);
 pub(crate) const MEMORY: venus::DeviceMemory = venus::DeviceMemory(8);
 pub(crate) const BUFFERS: [venus::Buffer; 4] =
@@ -28,9 +28,9 @@ pub(crate) const PIPELINE: venus::Pipeline = venus::Pipeline(25);
 pub(crate) const FENCE: venus::Fence = venus::Fence(26);
 pub(crate) const QUERIES: venus::QueryPool = venus::QueryPool(27);
 pub(crate) const SEMAPHORE: venus::Semaphore = venus::Semaphore(28);
-/// Made and destroyed by the workloads.
+/// The object that the workloads make and destroy.
 pub(crate) const SPARE: u64 = 30;
-/// The first of those that only live.
+/// The first of the objects that only live.
 const OTHERS: u64 = 1000;
 
 /// Bytes of each buffer.
@@ -78,7 +78,7 @@ const CODE: [u32; 35] = [
     0x0001_0038, // OpFunctionEnd
 ];
 
-/// Makes everything, and beside it as many buffers, and as many command buffers, as are to live.
+/// Makes all objects, and in addition `live` buffers and `live` command buffers that only live.
 pub(crate) fn prepare(live: u32) -> Vec<u8> {
     let mut writer = Writer::growing();
     let w = &mut writer;
@@ -279,7 +279,7 @@ fn pipeline(w: &mut Writer<'_>) {
     .encode(ASYNC, w);
 }
 
-/// A recording of one dispatch.
+/// Encodes a recording of one dispatch.
 fn recorded(w: &mut Writer<'_>) {
     let command_buffer = READY;
     begin(w, command_buffer);
@@ -288,7 +288,7 @@ fn recorded(w: &mut Writer<'_>) {
     venus::EndCommandBuffer { command_buffer }.encode(ASYNC, w);
 }
 
-/// Encodes the begin of a recording, with the pipeline bound.
+/// Encodes the beginning of a recording, with the pipeline bound.
 pub(crate) fn begin(w: &mut Writer<'_>, command_buffer: venus::CommandBuffer) {
     let p_begin_info = Some(&venus::CommandBufferBeginInfo::default());
     venus::BeginCommandBuffer { command_buffer, p_begin_info }.encode(ASYNC, w);

@@ -1,4 +1,4 @@
-//! The workloads: the most frequent work of programs, as streams that leave everything as it was.
+//! The workloads: the most frequent work of programs, as streams that leave the state unchanged.
 
 use crate::objects::{
     self, ASYNC, BUFFERS, DEVICE, FENCE, LAYOUT, MEMORY_TYPES, QUERIES, QUEUE, READY, RECORDED, REPLY,
@@ -11,7 +11,7 @@ use protocol::venus::generated::{self as venus, ChainStruct};
 pub(crate) struct Kind {
     /// The name of the workload.
     pub name: &'static str,
-    /// Encodes a lap; returns how many of its commands are counted.
+    /// Encodes a lap; returns the number of its counted commands.
     pub lap: fn() -> (Vec<u8>, u32),
     /// The commands reach the driver, and do not end at the result of an earlier one.
     pub reach: bool,
@@ -21,7 +21,7 @@ const fn kind(name: &'static str, lap: fn() -> (Vec<u8>, u32)) -> Kind {
     Kind { name, lap, reach: true }
 }
 
-/// All of them.
+/// All workloads.
 pub(crate) const ALL: &[Kind] = &[
     kind("record_dispatches", record_dispatches),
     kind("record_copies", record_copies),
@@ -35,7 +35,7 @@ pub(crate) const ALL: &[Kind] = &[
     kind("query_results", query_results),
 ];
 
-/// Times that each thing is done in a lap; a recording has four commands each time.
+/// The number of times that a lap repeats its work; a recording has four commands each time.
 const TIMES: u32 = 64;
 const DISPATCHES: u32 = 2500;
 
@@ -45,7 +45,7 @@ fn lap(times: u32, commands: u32, around: u32, encode: impl FnOnce(&mut Writer<'
     (writer.into_bytes(), times * commands + around)
 }
 
-/// Constants, a set, a dispatch, a barrier, as llama.cpp does.
+/// Records constants, a set, a dispatch and a barrier, as llama.cpp does.
 fn record_dispatches() -> (Vec<u8>, u32) {
     let command_buffer = RECORDED;
     let constants = [7; 64];
@@ -116,7 +116,7 @@ fn record_copies() -> (Vec<u8>, u32) {
     })
 }
 
-/// One command buffer and a fence, which is reset then.
+/// Submits one command buffer and a fence, which is then reset.
 fn submit() -> (Vec<u8>, u32) {
     let batch = venus::SubmitInfo {
         command_buffer_count: 1,
@@ -132,7 +132,7 @@ fn submit() -> (Vec<u8>, u32) {
     })
 }
 
-/// One command buffer that waits for a value of a timeline and signals the next.
+/// Submits one command buffer that waits for a value of a timeline and signals the next.
 fn submit_semaphores() -> (Vec<u8>, u32) {
     let values = venus::TimelineSemaphoreSubmitInfo {
         wait_semaphore_value_count: 1,
@@ -160,7 +160,7 @@ fn submit_semaphores() -> (Vec<u8>, u32) {
     })
 }
 
-/// The four buffers of a set.
+/// Updates the four buffers of a set.
 fn update_descriptor_sets() -> (Vec<u8>, u32) {
     let infos = BUFFERS.map(|buffer| [venus::DescriptorBufferInfo { buffer, offset: 0, range: 4096 }]);
     let write = |at: usize| venus::WriteDescriptorSet {
@@ -205,7 +205,7 @@ fn allocate_free(memory_type: u32) -> (Vec<u8>, u32) {
     })
 }
 
-/// Replies go to one place, as Mesa puts them.
+/// Encodes a lap whose replies all go to one place, as in Mesa.
 fn with_replies(encode: impl Fn(&mut Writer<'_>)) -> (Vec<u8>, u32) {
     lap(TIMES, 1, 0, |w| {
         venus::SeekReplyCommandStreamMESA { position: 0 }.encode(ASYNC, w);

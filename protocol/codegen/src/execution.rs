@@ -20,11 +20,11 @@ pub struct Execution {
     pub checked: Rows,
     /// Commands before which a hand-written function runs.
     pub before: Rows,
-    /// Commands after which a hand-written function runs, which gets their answer and returns what is answered.
+    /// Commands after which a hand-written function runs; it gets their answer and returns the final answer.
     pub after: Rows,
     /// Commands after which a hand-written function runs if they fail.
     pub failed: Rows,
-    /// Commands that a hand-written function executes, which records.
+    /// Commands that a hand-written function executes and records.
     pub recorded: Rows,
 }
 

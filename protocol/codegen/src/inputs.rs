@@ -22,7 +22,7 @@ pub struct AllowList {
 #[derive(Debug, Deserialize)]
 #[serde(deny_unknown_fields)]
 pub struct ExtensionRow {
-    /// The reason for which they are decodable; for the reader of the list.
+    /// The reason for which the extensions are decodable; for the reader of the list.
     pub reason: String,
     /// Registry names.
     pub names: Vec<String>,

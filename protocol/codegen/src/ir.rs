@@ -1,9 +1,9 @@
 //! The resolved protocol: everything the emitters need, as plain structs.
 //!
-//! It is what `resolve` produces and what every file of `emit` reads. It knows neither XML nor Rust tokens, and nothing in it
-//! needs a second look at the registry: aliases are followed, `FlagBits` are unified with their `Flags`, lengths are
-//! expressions over names, and only what the allow-list selects is present. All maps are keyed by the canonical Vulkan name
-//! (`VkBufferCreateInfo`, `vkCreateBuffer`), that is, the name that is left when all aliases are followed.
+//! `resolve` produces it, and every file of `emit` reads it. This file knows neither XML nor Rust tokens, and no emitter needs the registry again:
+//! aliases are followed, `FlagBits` are unified with their `Flags`, lengths are expressions over names, and only what the allow-list selects is
+//! present. All maps are keyed by the canonical Vulkan name (`VkBufferCreateInfo`, `vkCreateBuffer`), that is, the name that remains when all aliases
+//! are followed.
 //!
 //! Wire rules are those of the Venus protocol: `EXT_command_serialization` for values, `MESA_venus_protocol` for the rest.
 
@@ -34,7 +34,7 @@ pub struct Protocol {
     pub formats: BTreeMap<String, Format>,
     /// Every assigned command number with its Vulkan name, decodable or not, ascending: for messages.
     pub command_numbers: Vec<(i32, String)>,
-    /// Capabilities of SPIR-V by name, each with another one: what enables that enables the first as well.
+    /// Capabilities of SPIR-V by name, each with another capability: a part of a device that enables the second also enables the first.
     pub capabilities_with: BTreeMap<String, String>,
 }
 
@@ -108,7 +108,7 @@ pub struct Names {
     pub vk: String,
     /// Rust name, spelled as ash spells it (`MemoryMapInfo`, for commands `MapMemory2`).
     pub rust: String,
-    /// Every other Vulkan name of the same thing (`VkMemoryMapInfoKHR`), sorted. For flags this includes the `FlagBits` names.
+    /// Every other Vulkan name of the same entity (`VkMemoryMapInfoKHR`), sorted. For flags this includes the `FlagBits` names.
     pub aliases: Vec<String>,
 }
 
@@ -234,13 +234,13 @@ pub struct Member {
     pub rust: String,
     /// Position in the C declaration, counted without `sType` and `pNext`.
     pub api_index: usize,
-    /// Type of the thing itself, pointers and arrays removed.
+    /// Type of the value itself, without pointers and arrays.
     pub ty: Type,
     /// The number of elements, and the pointer or array that holds them.
     pub shape: Shape,
-    /// The pointer may be null. For arrays: a 0 on the wire is accepted whatever the length says.
+    /// The pointer may be null. For arrays: a count of 0 on the wire is accepted, whatever the length is.
     pub optional: bool,
-    /// The pointee is `const` (always true for values): false marks what the driver writes.
+    /// The pointee is `const` (always true for values): false marks memory that the driver writes.
     pub is_const: bool,
     /// The condition under which Vulkan reads the pointer. When it does not hold, Vulkan ignores the pointer: the guest sends 0, the
     /// executor passes null.
@@ -264,8 +264,8 @@ pub enum Type {
     Struct(String),
     /// A union.
     Union(String),
-    /// Something that has no wire form: `VkAllocationCallbacks`, function pointers, user data, platform handles. The member has
-    /// no Rust field. On the wire there is a pointer that must be 0. The string is the C type.
+    /// A type that has no wire form: `VkAllocationCallbacks`, function pointers, user data, platform handles. The member has no Rust field. On the
+    /// wire there is a pointer that must be 0. The string is the C type.
     Opaque(String),
 }
 
@@ -326,7 +326,7 @@ pub enum Len {
     Field {
         /// Rust name of the sibling pointer.
         pointer: String,
-        /// Rust name of the member behind it.
+        /// Rust name of the member in the struct.
         field: String,
     },
     /// Exactly divisible by the divisor, else the input is refused (`codeSize / 4`).
@@ -394,7 +394,7 @@ pub struct Command {
     pub replay: Replay,
 }
 
-/// The class of a command in a journal: it says what a successor does with a command that was executed behind the last checkpoint.
+/// The class of a command in a journal: it says what a successor does with a command that was executed after the last checkpoint.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Replay {
     /// The successor executes it again.
@@ -473,8 +473,8 @@ pub enum Level {
     Queue,
     /// `VkCommandBuffer`.
     CommandBuffer,
-    /// The Venus transport itself (`vkCreateRingMESA`). No function of the host's driver, and neither is any other command that
-    /// extension 385 provides, whatever its level.
+    /// The Venus transport itself (`vkCreateRingMESA`). No function of the host's driver. The same holds for every other command that extension 385
+    /// provides, at any level.
     Transport,
 }
 

@@ -1,7 +1,7 @@
 //! Generator of the Venus codec: Vulkan registry and `inputs/` in, Rust under `generated/` out.
 //!
-//! Three stages, each knowing only its neighbour: `registry` (XML to a typed model, nothing of Venus), `resolve` (model and
-//! `inputs` to `ir`, all rules of the wire), `emit` (`ir` to Rust, no rules). `target` compares or writes the files.
+//! Three stages, each of which knows only its neighbour: `registry` (XML to a typed model, nothing of Venus), `resolve` (model and `inputs` to `ir`,
+//! all rules of the wire), `emit` (`ir` to Rust, no rules). `target` compares or writes the files.
 
 #![forbid(unsafe_code)]
 

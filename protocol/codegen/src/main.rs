@@ -1,4 +1,4 @@
-//! `cargo codegen`: rewrites the generated folders, or with `--check` fails when they are not what it would write.
+//! `cargo codegen`: rewrites the generated folders, or with `--check` fails if their content is not up to date.
 
 #![forbid(unsafe_code)]
 

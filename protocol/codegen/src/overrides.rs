@@ -18,7 +18,7 @@ pub struct Overrides {
     /// Chain structs that are left out although a selected extension provides them.
     #[serde(default)]
     pub excluded: Vec<ExcludedRow>,
-    /// Capabilities of SPIR-V that modules may declare where the registry lets them declare others only.
+    /// Capabilities of SPIR-V that modules may declare although the registry only allows others.
     #[serde(default)]
     pub capabilities: Vec<CapabilityRow>,
 }
@@ -29,7 +29,7 @@ pub struct Overrides {
 pub struct CapabilityRow {
     /// Name of the capability.
     pub capability: String,
-    /// Name of the other: what enables it enables this one as well.
+    /// Name of the other capability: a part of a device that enables it also enables this capability.
     pub with: String,
     /// The reason for which devices take both.
     pub reason: String,

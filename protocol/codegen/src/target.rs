@@ -1,4 +1,4 @@
-//! Generated folders: write them, or say how they differ from what would be written.
+//! Generated folders: writes them, or says how they differ from the content that it would write.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -31,7 +31,7 @@ impl Target {
         Ok(differences)
     }
 
-    /// Makes the folder's content what it should be. Files that are right already are not touched.
+    /// Brings the folder up to date. It does not touch files that are already right.
     pub fn write(&self) -> Result<()> {
         fs::create_dir_all(&self.folder)?;
         for path in self.differences()? {

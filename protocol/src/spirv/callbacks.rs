@@ -12,7 +12,7 @@ pub(super) struct Callback<'u> {
     pub functions: &'u [u32],
     /// The number of arguments that the function gets.
     pub arguments: u32,
-    /// There is a function. Otherwise the instruction may do without, and other ids stand in its place.
+    /// True if one of the ids is certainly a function. Otherwise the instruction may have other ids in the function's place.
     pub is_sure: bool,
 }
 

@@ -295,7 +295,7 @@ impl Checker<'_> {
         };
         *total = total.saturating_add(contents.bytes);
         let limit = match class {
-            // Blocks may overlap; then the largest counts, which a driver checks as well.
+            // Blocks may overlap; then the largest counts. A driver checks the largest, too.
             op::STORAGE_WORKGROUP => {
                 u64::from(self.device.workgroup_bytes).saturating_mul(WORKGROUP_BLOCKS_MAX)
             }

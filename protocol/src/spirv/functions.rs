@@ -1,4 +1,4 @@
-//! Functions: blocks with one terminator each, branches that stay inside, calls that never come back to their caller.
+//! Functions: blocks with one terminator each, branches that stay inside, and no recursive calls.
 
 use super::Limits;
 use super::callbacks::Callback;
@@ -284,7 +284,7 @@ impl Functions {
         Ok(())
     }
 
-    /// Looks at all calls: that they fit their callees, that none recurs, and the cost of the whole when every call is inlined.
+    /// Checks all calls: that they fit their callees, that none recurs, and the cost of the module when every call is inlined.
     pub(super) fn finish(&self, view: &View<'_>, limits: &Limits) -> Result<(), Error> {
         if self.place != Place::Outside {
             return Err(ErrorKind::Order("end").at(0));
@@ -334,7 +334,7 @@ impl Functions {
     }
 }
 
-/// A variable's storage class, with which its pointer must agree, and the type of its contents, if it has to have one.
+/// A variable's storage class, which must be that of its pointer's type, and the type of its contents, if the variable must have one.
 pub(super) fn variable(
     ids: &Ids,
     words: &[u32],

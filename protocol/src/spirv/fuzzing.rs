@@ -36,7 +36,7 @@ pub fn fuzz_module(bytes: &[u8]) -> usize {
         let Ok(module) = check(&words, &device, &LIMITS) else { continue };
         accepted += 1;
         if let Some(rewritten) = zero::workgroup(&words) {
-            // One more null and one more id may be one too many.
+            // The rewritten module has one more null and one more id, which may exceed the limits.
             let limits =
                 Limits { words: LIMITS.words * 2, ids: LIMITS.ids * 2, cost: LIMITS.cost * 2, ..LIMITS };
             assert_eq!(check(&rewritten, &device, &limits), Ok(module));

@@ -1,6 +1,6 @@
 //! SPIR-V from a guest: checked before a driver parses it, in one pass whose time and memory grow with the module alone.
 //!
-//! Drivers take a module for well-formed: they index tables with its ids, walk its types and blocks recursively, and expand its declarations. So this
+//! Drivers assume a well-formed module: they index tables with its ids, walk its types and blocks recursively, and expand its declarations. So this
 //! module checks everything that such a parser trusts (SPIR-V 1.6, sections 2.3 to 2.16, and the grammar): the header, each instruction's length
 //! against its operands, every id's bound, definition and scope, the order of the parts, sizes and nesting of types, the types of values that are
 //! reached, moved and computed, the blocks of functions and their branches, calls, entry points, capabilities. The meaning of a value is not checked:
@@ -59,8 +59,7 @@ pub struct Limits {
 }
 
 impl Limits {
-    /// The limits of the daemon unless it is told otherwise. They allow types and blocks to nest deeper than SPIR-V's universal limits
-    /// (2.17) ask for.
+    /// The default limits of the daemon. They allow types and blocks to nest deeper than SPIR-V's universal limits (2.17) ask for.
     pub const DEFAULT: Self = Self {
         words: 8 << 20,
         ids: 1 << 20,

@@ -38,8 +38,8 @@ struct Walk<'o, 'w> {
 }
 
 impl Operands {
-    /// Reads the operands of `instruction`, one of the module `all`, in place of the earlier contents: those of the one list behind those of the
-    /// other.
+    /// Reads the operands of `instruction`, one of the module `all`, in place of the earlier contents: first the operands of the first list, then
+    /// those of the second.
     pub(super) fn read(
         &mut self,
         instruction: &Instruction<'_>,

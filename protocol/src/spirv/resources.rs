@@ -1,7 +1,7 @@
 //! Resources: the variables that stand for descriptors, where they are bound, and which an entry point uses (Vulkan, "Shader Resource
 //! Interface").
 //!
-//! Drivers look up a shader's resources in the pipeline's layout, and do not ask whether they are there.
+//! Drivers look up a shader's resources in the pipeline's layout, and do not check whether the layout has them.
 
 use super::layout::error::ErrorKind;
 use super::layout::ids::Ids;
@@ -80,7 +80,7 @@ impl Finder {
         self.used.extend(used.iter().filter(|id| is_resource(id)).map(|id| (function, *id)));
     }
 
-    /// Everything that pipelines need: of so many functions, with these calls from one to another, and these functions of entry points.
+    /// Returns all that pipelines need, for this number of functions, these calls between them, and these functions of entry points.
     pub(super) fn finish(
         self,
         functions: usize,

@@ -127,7 +127,7 @@ fn with_capabilities(mut words: Vec<u32>, numbers: &[u32]) -> Vec<u32> {
     words
 }
 
-/// The words of `zero`, and behind them these: for more declarations.
+/// The words of `zero`, followed by these words, which are more declarations.
 fn behind_zero(words: &[Vec<u32>]) -> Vec<u32> {
     [op(43, &[4, 13, 0]), words.concat()].concat()
 }
@@ -176,7 +176,7 @@ fn said(device: &Device<'_>, words: &[u32]) -> String {
     error.split_once([',', ':']).expect("it begins with the word").1.trim().to_owned()
 }
 
-/// A rule, a module that keeps it, one that breaks it, and the error for that one.
+/// A rule, a module that keeps it, a module that breaks it, and the error for the second module.
 type Twin<'t> = (&'t str, Vec<u32>, Vec<u32>, &'t str);
 
 /// Checks that the device takes the first module of each pair and refuses the second.

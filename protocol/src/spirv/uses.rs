@@ -85,7 +85,7 @@ impl Uses {
             }
             op::EXT_INST | op::EXT_INST_WITH_FORWARD_REFS => self.extended(instruction, used, scope)?,
             _ if op::is_type(opcode) => self.made_of(instruction, used, scope.ids)?,
-            // `Functions` looks at these when it knows all blocks, and at the function called in the end.
+            // `Functions` checks these ids when it knows all blocks, and the called function at the end.
             op::PHI | op::BRANCH | op::SELECTION_MERGE | op::LOOP_MERGE | op::LABEL => {}
             op::BRANCH_CONDITIONAL | op::SWITCH => values(used.get(..1).unwrap_or(&[]), scope)?,
             op::FUNCTION_CALL => values(used.get(1..).unwrap_or(&[]), scope)?,
@@ -108,7 +108,7 @@ impl Uses {
     fn called(&mut self, at: usize, callback: &Callback<'_>, scope: &Scope<'_>) -> Result<(), ErrorKind> {
         callback.values.into_iter().try_for_each(|used| values(used, scope))?;
         if callback.is_sure {
-            // `Functions` looks at it in the end, as at the function of a call.
+            // `Functions` checks this function at the end, like the function of a call.
             return Ok(());
         }
         for id in callback.functions {
@@ -137,7 +137,7 @@ impl Uses {
         Ok(())
     }
 
-    /// Checks the ids that an extended instruction names. A remark may name functions and, where that is allowed, ids that are defined
+    /// Checks the ids that an extended instruction names. A remark may name functions and, where the specification allows this, ids that are defined
     /// later.
     fn extended(
         &mut self,
@@ -162,7 +162,7 @@ impl Uses {
         Ok(())
     }
 
-    /// Checks at the end that all ids which had to be defined later were.
+    /// Checks at the end that all ids that had to be defined later have been defined.
     pub(super) fn finish(&self, ids: &Ids, words: &[u32]) -> Result<(), Error> {
         for (at, id, what) in &self.0 {
             let found = ids.defined(*id).map_err(|kind| kind.at(*at))?;

@@ -92,7 +92,7 @@ impl Workgroups {
     pub(super) fn vary(&self, constants: &Constants) -> bool {
         let modes = self.modes.values().flatten().map(|(_, size)| *size);
         let mut sizes = modes.chain(self.built_in.keys().map(|id| Size::Vector(*id)));
-        // A value that is no size is none with other values either.
+        // A value that is no size now is no size with other specialisations either.
         sizes.any(|size| integers(size, constants).is_ok_and(|size| size.iter().any(|n| n.is_specialised)))
     }
 }

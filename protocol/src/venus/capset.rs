@@ -3,9 +3,9 @@
 //! The extension mask comes from the table that is generated together with the decoder, so a set bit means decodable. It limits the messages that the
 //! driver encodes, not the features that applications see.
 //!
-//! Behind the 160 bytes that upstream's drivers know lies a word of this project's for those of `guest-driver-patches`: it announces features that
-//! upstream's protocol does not have. A driver asks for as many bytes as it knows and finds zeros where a host sends fewer, so each works with any
-//! other.
+//! The 160 bytes that upstream's drivers know are followed by 8 bytes for the drivers of `guest-driver-patches`: they announce features that
+//! upstream's protocol does not have. A driver asks for as many bytes as it knows, and reads zeros if a host sends fewer, so every driver works with
+//! every host.
 
 use super::generated::{EXTENSIONS, REGISTRY_VERSION};
 use crate::cursor::Writer;
@@ -13,7 +13,7 @@ use crate::cursor::Writer;
 /// Size of the capset in bytes.
 pub const SIZE: usize = 168;
 
-/// The number in front of the private features: "VUV1", so that another host's bytes there are never taken for them.
+/// The number in front of the private features: "VUV1", so that a driver never takes another host's bytes for private features.
 pub const PRIVATE_MAGIC: u32 = u32::from_le_bytes(*b"VUV1");
 
 /// Bit 0 of the private features: `VK_NV_cooperative_matrix2`, whose command has the private number of `commands.toml`.
@@ -29,7 +29,7 @@ const PRIVATE: &[&str] = &["VK_NV_cooperative_matrix2"];
 /// The wire format every Venus driver since Mesa 25.0 uses.
 pub const WIRE_FORMAT_VERSION: u32 = 1;
 
-/// The capset's variable part. The rest has one right value.
+/// The capset's variable part. All other fields have one right value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Capset {
     /// Vulkan version of the registry the decoder was made from, packed as Vulkan does; it caps the version the guest sees.

@@ -2,7 +2,7 @@
 //!
 //! On the wire a chain A → B → C behind its owner is: 1, sType of A, 1, sType of B, 1, sType of C, 0, members of C, members of
 //! B, members of A. Sizes follow from sTypes alone, so an unknown sType ends the stream. A struct inside a chain has no chain
-//! of its own. Nothing recurses: sTypes are collected first.
+//! of its own. The decoder collects the sTypes first, so it does not recurse.
 
 use super::generated::ChainStruct;
 use super::wire::{Null, OutStructure, Structure};

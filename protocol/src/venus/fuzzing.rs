@@ -1,7 +1,7 @@
 //! Entry points for fuzzing the Venus codec and the arithmetic of rings: hostile bytes in, and a panic only where there is a bug.
 //!
-//! `fuzz/` feeds them new bytes, `tests/fuzz_corpus.rs` the committed ones. Nothing here is part of the daemon. Each returns how many commands it
-//! found in its bytes.
+//! `fuzz/` feeds them new bytes, `tests/fuzz_corpus.rs` the committed ones. This file is no part of the daemon. Each entry point returns the number
+//! of commands in its bytes.
 
 use super::generated::{Command, CommandFlagsEXT, Reply, RingCreateInfoMESA};
 use super::ring::{RingLayout, has_reached};
@@ -94,7 +94,7 @@ fn ring_layout(r: &mut Reader<'_>) -> Result<(), DecodeError> {
     Ok(())
 }
 
-/// Calls `step` until it finds nothing valid, and counts; `step` returns how many bytes it used.
+/// Calls `step` until it finds no valid value, and counts the calls; `step` returns how many bytes it used.
 fn in_turn(mut bytes: &[u8], step: impl Fn(&[u8], &Arena) -> Option<usize>) -> usize {
     let mut arena = Arena::new(ARENA_BYTES);
     let mut found = 0;
@@ -130,7 +130,7 @@ fn reply_bytes(reply: &Reply<'_>) -> Vec<u8> {
     writer.into_bytes()
 }
 
-/// A value with a NaN differs even from itself; then only the bytes can be compared.
+/// Panics if two values differ. A value with a NaN differs even from itself; for such a value only the bytes can be compared.
 fn assert_same<T: Copy + PartialEq + Debug>(one: &T, other: &T) {
     let itself = *one;
     assert!(one == other || *one != itself, "{one:?} became {other:?}");

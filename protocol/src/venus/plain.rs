@@ -1,7 +1,7 @@
 //! The structs whose members, after the chain, are all plain numbers and absent from a request: most features and properties of a device.
 //! They differ in names only, so the generator writes each as a row: sType, bytes of the members, sTypes of the structs that extend it, and the members.
 
-/// Defines such structs with their codec. A request for one has no members on the wire, as the driver writes them all.
+/// Defines such structs with their codec. A request for such a struct has no members on the wire, as the driver writes them all.
 macro_rules! plain_structures {
     ($($name:ident = $s_type:literal, $bytes:literal, [$($child:literal),*] {
         $($field:ident: $ty:ty = $vk:literal,)*

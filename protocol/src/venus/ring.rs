@@ -45,7 +45,7 @@ pub enum RingError {
     /// The driver claims to have written more than the buffer holds.
     #[error("{0} bytes pending in a smaller buffer")]
     Pending(u32),
-    /// The driver's tail is so many bytes behind the device's position: one driver alone only counts it up.
+    /// The driver's tail is this number of bytes behind the device's position. A single driver only increases the tail.
     #[error(
         "the tail went back by {0} bytes, as if two processes wrote; a child that a program forks must not use the program's device: see docs/clients.md"
     )]
@@ -266,7 +266,7 @@ mod tests {
                 "{size} bytes"
             );
         }
-        // Extra words may be none, wherever they are.
+        // The range of extra words may be empty, at any offset.
         for extra_offset in [0, 12, 32] {
             let none = RingCreateInfoMESA { extra_size: 0, extra_offset, ..close };
             let layout = RingLayout::validate(&none, 32).expect("valid");
@@ -285,7 +285,7 @@ mod tests {
             assert_eq!(found.is_ok(), is_inside, "{offset} of {len}");
             assert!(is_inside || found == Err(RingError::OutsideResource));
         }
-        // The place in the resource is the multiple of 4, not the one in the ring.
+        // The offset in the resource must be a multiple of 4, not the offset in the ring.
         let odd = RingCreateInfoMESA { offset: 2, ..info() };
         assert_eq!(RingLayout::validate(&odd, 1 << 20), Err(RingError::Misaligned("head")));
         // Sums that would wrap.

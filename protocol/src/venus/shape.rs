@@ -1,7 +1,7 @@
 //! Pointers, arrays, text and fixed arrays: the shapes a member can have, as methods of `Reader` and `Writer`.
 //!
 //! Generated code consists of calls into this file, one per member. Every read names the member for errors, compares the count on the wire with the
-//! length that was read before, and bounds it by the remaining bytes. It knows no Vulkan type.
+//! length that was read before, and bounds it by the remaining bytes. This file knows no Vulkan type.
 
 use std::ffi::CStr;
 

@@ -1,4 +1,4 @@
-//! Framing: what stands in front of every command. There is no length; a command ends where its decoder stops.
+//! Framing: what stands in front of every command. A command has no length on the wire; it ends where its decoder stops.
 
 use super::generated::{Command, CommandBuffer, CommandFlagsEXT};
 use crate::cursor::Reader;
@@ -37,7 +37,7 @@ pub struct Recorded {
 }
 
 impl Recorded {
-    /// Looks at the first bytes of a command as if it were one of these; none if there are too few.
+    /// Reads the first bytes of a command as such a start; none if the command has too few bytes.
     #[inline]
     pub fn peek(bytes: &[u8]) -> Option<Self> {
         let head = u128::from_le_bytes(*bytes.first_chunk()?);

@@ -35,7 +35,7 @@ pub trait EncodePartial {
     fn encode_partial(&self, w: &mut Writer<'_>);
 }
 
-/// A struct with an `sType`. Its wire form is the sType, the chain and the members. In a chain, the parts of other structs come between (see
+/// A struct with an `sType`. Its wire form is the sType, the chain and the members. In a chain, the parts of other structs stand between these (see
 /// [`chain`]), so the members are separate here.
 pub trait Structure<'a>: Copy + Default + 'a {
     /// The struct's `VkStructureType`.

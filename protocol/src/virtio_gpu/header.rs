@@ -44,7 +44,7 @@ pub struct Header {
 }
 
 impl Header {
-    /// Reads the header at the start of a request; `None` if fewer than [`HEADER_BYTES`] bytes are there.
+    /// Reads the header at the start of a request; `None` if the request has fewer than [`HEADER_BYTES`] bytes.
     pub fn decode(bytes: &[u8]) -> Option<Self> {
         let (raw, _) = wire::CtrlHdr::ref_from_prefix(bytes).ok()?;
         Some(Self {

@@ -24,7 +24,7 @@ pub struct DisplayMode {
 #[allow(missing_docs)] // The fields are the specification's.
 pub enum Response {
     OkNodata,
-    /// At most [`MAX_SCANOUTS`] modes; the rest is disabled.
+    /// At most [`MAX_SCANOUTS`] modes; all other scanouts are disabled.
     OkDisplayInfo(Vec<DisplayMode>),
     OkCapsetInfo {
         capset_id: CapsetId,

@@ -6,7 +6,7 @@ use serde::{Deserialize, Serialize};
 use zerocopy::byteorder::little_endian::{U32, U64};
 use zerocopy::{FromBytes, Immutable, IntoBytes, KnownLayout, Unaligned};
 
-/// A rectangle in pixels (`struct virtio_gpu_rect`). May lie anywhere: nothing here checks it against a resource.
+/// A rectangle in pixels (`struct virtio_gpu_rect`). It may lie anywhere: this crate does not check it against a resource.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rect {
     /// Left edge.

@@ -19,7 +19,7 @@ wire! {
     struct CtrlHdr[24] { type_: U32, flags: U32, fence_id: U64, ctx_id: U32, ring_idx: u8, padding: [u8; 3], }
     /// `virtio_gpu_rect`.
     struct Rect[16] { x: U32, y: U32, width: U32, height: U32, }
-    /// The body of every command that names one resource and nothing else.
+    /// The body of every command that names only one resource.
     struct Resource[8] { resource_id: U32, padding: U32, }
     /// `virtio_gpu_resource_create_2d`.
     struct ResourceCreate2d[16] { resource_id: U32, format: U32, width: U32, height: U32, }

@@ -1,4 +1,4 @@
-//! Attacks of a worker that was taken over, with the descriptors that it shares with other processes. Only root may take copies of them.
+//! Attacks of a worker under an attacker's control, with the descriptors that it shares with other processes. Only root may take copies of them.
 
 use anyhow::{Context, Result};
 use rustix::fs::OFlags;

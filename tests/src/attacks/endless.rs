@@ -37,7 +37,7 @@ impl Program {
         self.d.context
     }
 
-    /// Waits until the last submission has ended although its event is not set: then its context is lost.
+    /// Waits until the last submission has ended although its event is not set, because its context is lost.
     #[must_use]
     pub fn is_ended_within(&self, patience: Duration) -> bool {
         self.d.gpu().submit_fenced(self.d.context, RingIdx(1), &[]).arrives_within(patience)
@@ -78,7 +78,7 @@ impl Program {
         })
     }
 
-    /// Lets the submission that was made last go on, and waits until it has ended.
+    /// Lets the last submission go on, and waits until it has ended.
     pub fn resume(&mut self) -> Result<()> {
         let (device, event) = (self.d.device, self.event);
         self.d.call(|w| venus::SetEvent { device, event }.encode(REPLY, w))?;

@@ -9,7 +9,7 @@ use virtio_bindings::virtio_ring::{VRING_DESC_F_NEXT, VRING_DESC_F_WRITE};
 use virtio_queue::desc::split::Descriptor;
 use vmm_sys_util::eventfd::{EFD_CLOEXEC, EventFd};
 
-/// Asks for a blob that is mapped, and waits for nothing.
+/// Asks for a blob that is mapped, and does not wait.
 pub fn begin_map(guest: &Gpu, context: ContextId) -> ResourceId {
     let (resource_id, blob_mem, blob_flags) = (guest.new_resource_id(), BlobMem::Host3d, BlobFlags::MAPPABLE);
     let (blob_id, size, entries) = (BlobId(0), 4096, &[][..]);
@@ -28,7 +28,7 @@ pub fn fill_call(guest: &mut Gpu) -> Result<EventFd> {
     Ok(full)
 }
 
-/// Shrinks the guest's memory of `ram_size` bytes, and makes the device read from the part that is gone.
+/// Shrinks the guest's memory of `ram_size` bytes, and makes the device read from the removed part.
 pub fn take_memory_away(guest: &Gpu, ram_size: u64) -> Result<()> {
     let (kept, gone) = (8 << 20, GuestRam::BASE + ram_size / 2);
     guest.session.ram.shrink(kept)?;

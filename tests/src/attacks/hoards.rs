@@ -10,7 +10,7 @@ use protocol::virtio_gpu::{BlobFlags, Command};
 /// Values without a waiter, in a submission of more than a MiB.
 const VALUES: usize = 100_000;
 
-/// A submission without work; its command takes more than a MiB wherever it is kept.
+/// A submission without work; its command takes more than a MiB in every process that keeps it.
 pub fn large_submission(queue: venus::Queue) -> Vec<u8> {
     let values = venus::TimelineSemaphoreSubmitInfo {
         wait_semaphore_value_count: VALUES as u32,

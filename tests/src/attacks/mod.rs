@@ -1,4 +1,4 @@
-//! Attacks of hostile guests, frontends and workers. Tests run each by itself and look at its effect; `siege` runs all of them at once.
+//! Attacks of hostile guests, frontends and workers. Tests run each attack by itself and check its effect; `siege` runs all attacks at once.
 
 pub mod descriptors;
 pub mod endless;

@@ -1,4 +1,4 @@
-//! The things that a folder's owner can put at a path in it: files without an end, sockets that accept no connection.
+//! Files of unusual kinds that a folder's owner can put at a path in it: files without an end, sockets that accept no connection.
 
 use anyhow::{Result, bail};
 use rustix::fs::{CWD, FileType, Mode, mknodat};
@@ -45,10 +45,10 @@ fn stream() -> Result<OwnedFd> {
     Ok(socket_with(AddressFamily::UNIX, SocketType::STREAM, flags, None)?)
 }
 
-/// Puts something at a path where nothing is.
+/// A function that puts a file of an unusual kind at a free path.
 pub type Put = fn(&Path) -> Result<()>;
 
-/// Things that are no files to be read, by their names.
+/// Files that cannot be read as regular files, by their names.
 pub const ODD_FILES: [(&str, Put); 3] = [
     ("a pipe without a writer", pipe),
     ("a device that never ends", |path| Ok(symlink("/dev/zero", path)?)),
@@ -63,7 +63,7 @@ pub fn pipe(path: &Path) -> Result<()> {
     Ok(mknodat(CWD, path, FileType::Fifo, Mode::RUSR | Mode::WUSR, 0)?)
 }
 
-/// Removes the thing that a function of [`ODD_FILES`] has put at a path.
+/// Removes the file that a function of [`ODD_FILES`] has put at a path.
 ///
 /// # Errors
 /// The system refuses.

@@ -1,7 +1,7 @@
 //! The cost of submissions to the host: processor time, sleeps, and signals across the virtqueue.
 //!
-//! The client submits steadily, and a window of that time is measured, so the client's start does not count. Signals are counted by the frontend that
-//! this process plays, processor time and sleeps by the kernel. No counter of the daemon is believed.
+//! The client submits steadily, and a window of that time is measured, so the client's start does not count. The frontend in this process counts
+//! signals; the kernel counts processor time and sleeps. The measure uses no counter of the daemon.
 
 use super::figures::Reading;
 use super::measures::Pace;
@@ -14,9 +14,9 @@ use rustix::process::Pid;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// The time for which the client submits before the measured window, and at least goes on after it.
+/// The time for which the client submits before the measured window, and the least time for which it goes on afterwards.
 const LEAD: Duration = Duration::from_millis(400);
-/// The length of the window where nothing says how many submissions there will be.
+/// The length of the window if the number of submissions is not known in advance.
 const WINDOW: Duration = Duration::from_secs(1);
 
 /// The resources that were used until now.
@@ -24,12 +24,12 @@ const WINDOW: Duration = Duration::from_secs(1);
 struct Used {
     client: Duration,
     host: Duration,
-    /// The number of times that threads of the host's processes went to sleep, where the kernel counts it.
+    /// The number of times that threads of the host's processes went to sleep, if the kernel counts them.
     sleeps: Option<u64>,
     traffic: Traffic,
 }
 
-/// Measures, for each thousand submissions or, where there are none, for each second: milliseconds of processor time of all processes and of the
+/// Measures, for each thousand submissions or, without submissions, for each second: milliseconds of processor time of all processes and of the
 /// host's alone, sleeps of the host's processes, kicks, calls and requests. A native program has only the first of these.
 pub(super) fn take(side: &mut Side, pace: Pace, timing: Timing) -> Result<Taken> {
     let window = match pace {
@@ -83,7 +83,7 @@ fn used(side: &Side) -> Result<Used> {
     Ok(used)
 }
 
-/// Processor time of the threads that a process has now; coarser where the kernel keeps no better account.
+/// Processor time of the threads that a process has now; it is coarser if the kernel keeps no exact account.
 fn running_time(process: Pid) -> Result<Duration> {
     let of_thread = |stat: String| stat.split_whitespace().next().and_then(|ran| ran.parse::<u64>().ok());
     let ran: Vec<u64> = of_threads(process, "schedstat").into_iter().filter_map(of_thread).collect();

@@ -8,7 +8,7 @@ use super::measures::{Row, Unit};
 pub struct Reading {
     /// The number in the unit of the row; less is better.
     pub value: f64,
-    /// The 99th percentile of single times in this round; nothing where there is one number for all.
+    /// The 99th percentile of single times in this round; none if the round has a single number.
     pub p99: Option<f64>,
 }
 
@@ -25,7 +25,7 @@ impl Reading {
 pub struct Column {
     /// The side.
     pub name: String,
-    /// The result of each round; nothing where the side has no such number.
+    /// The result of each round; none if the side has no such number.
     pub rounds: Vec<Option<Reading>>,
 }
 

@@ -1,4 +1,4 @@
-//! The goals that a guest has to reach. No other place has these numbers.
+//! The goals that a guest has to reach. No other file has these numbers.
 
 use super::measures::Row;
 use super::sides::LOOKING;
@@ -9,7 +9,7 @@ use std::fmt;
 pub enum Goal {
     /// The time on the host divided by the time in the guest is at least this number.
     Ratio(f64),
-    /// The time in the guest is at most that on the host plus so many nanoseconds.
+    /// The time in the guest is at most the time on the host plus this number of nanoseconds.
     Added(f64),
     /// The number is at most this.
     AtMost(f64),
@@ -66,7 +66,7 @@ const ALWAYS: &[(&str, Goal)] = &[
     ("memory-context", Goal::Above(16.0)),
 ];
 
-/// Mesa from 26.2 on has the fences of submissions in the virtqueue: one kick and one call for each.
+/// Mesa from 26.2 on puts the fences of submissions into the virtqueue: one kick and one call for each.
 const FENCES_IN_THE_QUEUE: &str = "26.2";
 
 /// Returns the goal that a row has to reach in a guest of this name, if there is one.
@@ -89,7 +89,7 @@ pub fn goal(row: &Row, guest: &str, software: bool) -> Option<Goal> {
 }
 
 impl Goal {
-    /// Returns whether the goal is reached, where there are numbers for it.
+    /// Returns whether the goal is reached, if there are numbers for it.
     #[must_use]
     pub fn is_reached(self, native: Option<f64>, guest: f64, ratio: Option<f64>) -> Option<bool> {
         match self {

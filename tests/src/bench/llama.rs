@@ -17,11 +17,11 @@ pub struct Llama {
     program: PathBuf,
     model: PathBuf,
     arguments: Vec<String>,
-    // Holds the model if it was made here.
+    // Holds the model if this program made it.
     _made: Option<NamedTempFile>,
 }
 
-/// The arguments unless others are given. A prompt of half a thousand words is a matter of one large multiplication after the other.
+/// The arguments unless others are given. A prompt of half a thousand words consists of one large multiplication after the other.
 const ARGUMENTS: &str = "-p 512 -n 64 -r 1 -ngl 99";
 /// The arguments of a shorter run: a driver in software takes its time.
 const FEWER: &str = "-p 64 -n 16 -r 1 -ngl 99";
@@ -65,7 +65,7 @@ pub(super) fn take(side: &Side, place: &Place, llama: &Llama) -> Result<Taken> {
     let said = succeed(command, LIMIT)?;
     let said: Vec<Value> =
         serde_json::from_str(&said).with_context(|| format!("llama-bench said {said:?}"))?;
-    // Of its repetitions the median: a GPU that did nothing while a model was loaded has a low clock in the first.
+    // The median of its repetitions, because in the first a GPU that did nothing while a model was loaded has a low clock.
     let speed = |is_it: fn(&Value) -> bool| {
         let test = said.iter().find(|test| is_it(test))?;
         let repetitions = test["samples_ts"].as_array()?.iter().filter_map(Value::as_f64);

@@ -7,13 +7,13 @@ use std::time::Duration;
 pub enum Unit {
     /// Nanoseconds for one.
     Time,
-    /// Nanoseconds for one, shown as how many there are in a second.
+    /// Nanoseconds for one, shown as the number in a second.
     Rate,
-    /// Nanoseconds for so many bytes, shown as bytes in a second.
+    /// Nanoseconds for this number of bytes, shown as bytes in a second.
     Bandwidth(u64),
     /// A count, in all or for each thousand submissions or each second; less is better.
     Count(&'static str),
-    /// A number of things that there could be; no ratio is made of it.
+    /// The number of objects that the device allowed; it has no ratio.
     Amount(&'static str),
 }
 
@@ -44,9 +44,9 @@ pub enum Pace {
 pub enum Ask {
     /// Ask the program `gauge`; the time is added to the words. The key names the value that is taken from its answer.
     Gauge(String, &'static str),
-    /// Ask the program `gauge` for kernels of so many microseconds, so many of them pending; the time is added here too.
+    /// Ask the program `gauge` for kernels of this many microseconds, this many of them pending; the time is added here too.
     Kernels(u32, usize),
-    /// Start so many processes.
+    /// Start this number of processes.
     Start(usize),
     /// Count the processor time, sleeps and signals of submissions.
     Cost(Pace),
@@ -54,7 +54,7 @@ pub enum Ask {
     Memory,
     /// Run llama-bench.
     Llama,
-    /// Have so many contexts; all but one idle.
+    /// Have this number of contexts; all but one are idle.
     Contexts(usize),
     /// Ask the program `gauge` once; each key of its answer is a row.
     Once(String, &'static [&'static str]),
@@ -171,7 +171,7 @@ fn memory() -> Vec<Probe> {
             )
         })
     };
-    // A program waits until a mapping is there.
+    // A program waits until its memory is mapped.
     let host = probes("host").map(|[done, _]| [done]);
     probes("device").into_iter().flatten().chain(host.into_iter().flatten()).collect()
 }

@@ -11,7 +11,7 @@ use rustix::process::Pid;
 use std::fs;
 use std::time::Duration;
 
-/// The time until nothing is being brought up or put away any more.
+/// The time until no process starts or ends any more.
 const SETTLED: Duration = Duration::from_millis(500);
 
 /// The bytes of memory that a process holds.
@@ -22,7 +22,7 @@ struct Held {
 }
 
 /// Measures the mebibytes of a program natively, and those of a guest's program in its processes on the host: its worker and the process that looks
-/// after the worker; then those of the processes that the VM has in any case. The result is empty where this process may not look.
+/// after the worker; then those of the processes that the VM has in any case. The result is empty if this process may not read them.
 pub(super) fn take(side: &mut Side) -> Result<Taken> {
     // The steps that every program takes at some time: compile, submit and wait.
     side.ask("dispatch 20")?;

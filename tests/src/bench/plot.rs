@@ -13,8 +13,8 @@ const GAP: f64 = 8.0;
 const MARKS: [f64; 9] = [0.05, 0.1, 0.2, 0.5, 0.8, 1.0, 1.25, 2.0, 4.0];
 const COLOURS: [&str; 4] = ["#4477aa", "#ee6677", "#228833", "#ccbb44"];
 
-/// An SVG: a bar for each row and guest from 1, which is as fast as the host, to the ratio, the quartiles as a line on it, and the goal, where it is
-/// a ratio, as a mark. Empty if no row has a ratio.
+/// An SVG: a bar for each row and guest from 1, which is as fast as the host, to the ratio, the quartiles as a line on it, and the goal, if it is a
+/// ratio, as a mark. Empty if no row has a ratio.
 #[must_use]
 pub fn plot(lines: &[Line], title: &str) -> Option<String> {
     let rows: Vec<&Line> =

@@ -30,7 +30,7 @@ pub struct Side {
 
 /// The host, and all guests behind it.
 pub struct Sides {
-    /// The sides, the host first; the host with the guests' way of waiting last, if it is there.
+    /// The sides: the host first, and last, if it was added, the host with the guests' way of waiting.
     pub all: Vec<Side>,
     /// The program and the drivers with which the sides are started.
     pub place: Place,
@@ -76,7 +76,7 @@ impl Sides {
         self.all[0].hello["software"].as_bool().unwrap_or_default()
     }
 
-    /// The size of a kernel that takes about so many microseconds on the host.
+    /// The size of a kernel that takes about this number of microseconds on the host.
     ///
     /// # Errors
     /// The program on the host fails.
@@ -84,7 +84,7 @@ impl Sides {
         let wide = !self.is_software();
         if self.known.is_none() {
             let mut size = if wide { Size::WIDE } else { Size::NARROW };
-            // Long enough that submitting does not count.
+            // The kernel is long enough that the time of submitting does not matter.
             self.known = loop {
                 let question = format!("kernels {} {} 4 {}", size.words, size.steps, CALIBRATION.as_millis());
                 let taken = self.all[0].ask(&question)?["median"].as_f64().context("a median")? / 1e3;

@@ -19,7 +19,7 @@ pub struct Timing {
 /// The result of one side in one round.
 #[derive(Clone, Debug)]
 pub enum Taken {
-    /// A reading for each row of the probe, if there is one, and the limit that the probe has reached, if any.
+    /// A reading, if any, for each row of the probe, and the limit, if any, that the probe has reached.
     Readings(Vec<Option<Reading>>, Option<String>),
     /// The device lacks a feature that the measure needs.
     Missing(String),

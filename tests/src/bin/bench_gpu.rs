@@ -123,7 +123,7 @@ fn kernels(arguments: &Arguments) -> Vec<u32> {
     let mut lengths = arguments.kernels.clone();
     if lengths.is_empty() {
         lengths = vec![50, 500, 2000, 20_000];
-        // Software drivers take longer to come to speed.
+        // Software drivers need longer kernels to reach their full speed.
         lengths.extend(arguments.daemon.is_none().then_some(50_000));
     }
     lengths
@@ -146,7 +146,7 @@ fn llama(arguments: &Arguments) -> Result<Option<Llama>> {
             Ok(Some(Llama::on_machine(program.clone(), model.clone(), arguments.llama_arguments.clone())))
         }
         (_, _, Some(_)) => Ok(None),
-        // Slow on a software driver, and no measure of a GPU: only if it is asked for.
+        // llama-bench is slow on a software driver, and then measures no GPU, so it runs only on request.
         _ if arguments.measures.iter().any(|name| name.starts_with("llama")) => Llama::packaged().map(Some),
         _ => Ok(None),
     }

@@ -1,7 +1,7 @@
 //! Checks SPIR-V modules as the daemon does before a driver sees them: `check-modules PATH...`.
 //!
-//! The device is one that offers every feature. A module is checked as `vkCreateShaderModule` has it, and once more as a pipeline without
-//! specialisation has it, whose sizes are the defaults. Refused modules are printed with the reason.
+//! The device offers every feature. A module is checked as in `vkCreateShaderModule`, and once more as in a pipeline without specialisation, whose
+//! sizes are the defaults. Refused modules are printed with the reason.
 
 use std::collections::{BTreeMap, HashMap};
 use std::path::{Path, PathBuf};
@@ -40,9 +40,9 @@ struct Arguments {
 /// The result of a module's check.
 enum Verdict {
     Accepted,
-    /// No pipeline can be made of it unless it is specialised.
+    /// Pipelines can be made of the module only if it is specialised.
     Unspecialised(Error),
-    /// The module needs something of the device that is not offered.
+    /// The module needs a part of the device that is not offered.
     NotOffered(Error),
     Refused(Error),
 }

@@ -54,7 +54,7 @@ echo 'llama.cpp speaks with a model of random weights, made for this demo: its w
 
 /// Time that a guest without a shell has.
 const LIMIT: Duration = Duration::from_secs(600);
-/// Time that a guest with one has.
+/// Time that a guest with a shell has.
 const KEPT: Duration = Duration::from_secs(7 * 24 * 3600);
 /// Time that a guest has to boot and end with KVM; two or three seconds are usual.
 const KVM_LIMIT: Duration = Duration::from_secs(20);
@@ -150,13 +150,13 @@ sed -n 's/.*[a-z_]*: *\(.*eval time\)/\1/p' /tmp/log"
     )
 }
 
-/// The way in which the daemon comes to be compiled.
+/// The way in which the daemon is compiled.
 enum Compiled {
     /// The user has compiled it, or installed it.
     Before(PathBuf),
-    /// In the profile of the demo, which shares most crates with it, and without optimization: where a software driver computes, that takes the time.
+    /// In the profile of the demo, which shares most crates with it, and without optimization: a software driver takes most of the time itself.
     Quickly,
-    /// In the profile in which users have it, for a GPU.
+    /// In the profile that users have, for a GPU.
     Optimized,
 }
 
@@ -170,7 +170,7 @@ impl Compiled {
         }
     }
 
-    /// Compiles the daemon, unless that was done before.
+    /// Compiles the daemon, unless the user has done this before.
     fn executable(&self, step: impl Fn(&str)) -> Result<PathBuf> {
         match self {
             Self::Before(executable) => Ok(executable.clone()),
@@ -210,7 +210,7 @@ impl Device {
         if let Some(gpu) = &arguments.gpu {
             return Ok(on_machine(gpu.clone(), format!("the GPU {gpu}")));
         }
-        // Where there is no driver, there is no GPU.
+        // A machine without a driver has no GPU.
         let gpus = if arguments.software {
             Vec::new()
         } else {
@@ -283,7 +283,7 @@ PS1='guest# ' TERM=linux setsid -c sh -i"
     ))
 }
 
-/// This terminal while it passes each key on, Ctrl-C too. Dropping it gives the terminal back as it was.
+/// This terminal while it passes each key on, Ctrl-C too. Dropping the value restores the terminal's settings.
 struct Raw(Termios);
 
 impl Raw {
@@ -291,7 +291,7 @@ impl Raw {
         let before = tcgetattr(io::stdin())?;
         let mut raw = before.clone();
         raw.make_raw();
-        // Lines of ours go on to end as they did.
+        // The terminal still ends this program's lines as before.
         raw.output_modes = before.output_modes;
         tcsetattr(io::stdin(), OptionalActions::Now, &raw)?;
         Ok(Self(before))
@@ -300,7 +300,7 @@ impl Raw {
 
 impl Drop for Raw {
     fn drop(&mut self) {
-        // The terminal may be gone.
+        // The terminal may no longer exist.
         let _ = tcsetattr(io::stdin(), OptionalActions::Now, &self.0);
     }
 }

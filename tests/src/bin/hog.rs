@@ -1,7 +1,7 @@
-//! A client that takes all it can get of one kind of thing, says how much, and keeps it until its standard input ends.
+//! A client that takes all that it can get of one kind of resource, prints the amount, and keeps it until its standard input ends.
 //!
 //! The program calls Vulkan as any application does, which is why this file holds `unsafe`: every handle is made in it and dies with the process,
-//! every pointer lives until its call returns. It ends by itself, with success, whatever the device answers.
+//! every pointer lives until its call returns. The program ends by itself, with success, whatever the device answers.
 
 #![allow(unsafe_code, reason = "an application's calls into Vulkan")]
 
@@ -84,7 +84,7 @@ impl Device {
         (budget.heap_usage[0] / MIB, budget.heap_budget[0] / MIB)
     }
 
-    /// Takes until there is no more, at most so often.
+    /// Takes until the device refuses, at most `most` times.
     fn take(&self, most: u32, one: impl Fn(&Self) -> Result<(), vk::Result>) -> (u32, Option<vk::Result>) {
         for got in 0..most {
             if let Err(error) = one(self) {
@@ -94,7 +94,7 @@ impl Device {
         (most, None)
     }
 
-    /// Takes memory, and gives it all back.
+    /// Takes memory, and frees all of it.
     fn take_and_free(&self, most: u32) -> (u32, Option<vk::Result>) {
         let taken = RefCell::new(Vec::new());
         let got = self.take(most, |device| device.memory(MIB).map(|memory| taken.borrow_mut().push(memory)));
@@ -119,7 +119,7 @@ impl Device {
     fn event(&self) -> Result<(), vk::Result> {
         // SAFETY: the device is live.
         unsafe { self.device.create_event(&vk::EventCreateInfo::default(), None) }?;
-        // Creations are not waited for; a fence's status is.
+        // A creation does not wait for the host's answer; the mapping of memory does.
         self.hear()
     }
 
@@ -134,7 +134,7 @@ impl Device {
         self.hear()
     }
 
-    /// Something that waits for an answer: memory that is mapped.
+    /// Makes a call that waits for an answer: it maps memory.
     fn hear(&self) -> Result<(), vk::Result> {
         let memory = self.memory(4096)?;
         let heard = self.map(memory);
@@ -143,7 +143,7 @@ impl Device {
         heard
     }
 
-    /// Work on memory of its own that is never mapped, and that is kept.
+    /// Submits work on memory of its own, which is never mapped and stays allocated.
     fn work(&self) -> Result<(), vk::Result> {
         let memory = self.memory(MIB)?;
         let info = vk::BufferCreateInfo::default().size(MIB).usage(vk::BufferUsageFlags::TRANSFER_DST);

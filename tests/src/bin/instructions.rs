@@ -61,7 +61,7 @@ fn main() -> Result<ExitCode> {
     Ok(if failed == 0 { ExitCode::SUCCESS } else { ExitCode::FAILURE })
 }
 
-/// Prints a figure; whether it may pass.
+/// Prints a figure, and returns whether the figure passes.
 fn report(case: &Case, found: Figure, committed: Option<Figure>) -> bool {
     let verdict = committed.map(|committed| compare(found, committed));
     let remark = match verdict {

@@ -43,7 +43,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Allocates and maps `count` times, checks that no two mappings share a page, and frees everything. Answers how many could be had.
+/// Allocates and maps `count` times, checks that no two mappings share a page, and frees everything. Returns the number of successful allocations.
 fn map_many(device: &ash::Device, ty: u32, count: u32) -> Result<u32> {
     let mut mapped = Vec::new();
     for number in 0..count {

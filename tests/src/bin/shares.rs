@@ -87,7 +87,7 @@ fn main() -> Result<()> {
                 true => println!("{}", figures.to_json()),
                 false => println!("{figures}"),
             }
-            // The goals are promises of the broker alone, not of other ways to share.
+            // Only the broker promises these goals; other ways to share do not.
             if !arguments.json && matches!(sharing, Sharing::Broker(_)) {
                 for (goal, is_reached) in verdicts(&figures) {
                     println!("  {}: {goal}", if is_reached { "reached" } else { "MISSED" });

@@ -153,7 +153,7 @@ impl Client<'_> {
         let resource_id = blob.as_ref().map_or_else(|| self.gpu.new_resource_id(), |blob| blob.resource_id);
         let mapping = blob.as_ref().and_then(|blob| blob.mapping.as_ref());
         let map = mapping.map(|(_, map)| map.clone());
-        // First, so that it is given back even if the client has gone in the meantime.
+        // The blob is noted first, so that it is destroyed even if the client has ended in the meantime.
         self.blobs.insert(resource_id.0, blob);
         self.reply(id::RESOURCE_CREATE_BLOB, &[resource_id.0])?;
         match map {
@@ -194,7 +194,7 @@ impl Client<'_> {
         Ok(stream.write_all(&reply(command, payload))?)
     }
 
-    /// Sends a descriptor with a byte of its own: the client would lose a descriptor behind bytes that it reads without room for one.
+    /// Sends a descriptor with a byte of its own: the client would lose a descriptor that follows bytes which it reads without room for a descriptor.
     fn send_descriptor(&self, fd: &impl AsRawFd) -> Result<()> {
         self.stream.send_with_fd(&[0u8][..], fd.as_raw_fd()).context("passing a descriptor")?;
         Ok(())

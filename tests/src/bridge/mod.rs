@@ -1,7 +1,7 @@
 //! The vtest bridge: unmodified Venus clients on this host, served by the real daemon over vhost-user.
 //!
-//! The bridge is a guest, and the processes that connect are its user space: each connection is a context of one virtio-gpu. It knows nothing of
-//! Venus commands, it only carries them. One thread per client; completions run on the session's thread.
+//! The bridge is a guest, and the processes that connect are its user space: each connection is a context of one virtio-gpu. The bridge knows nothing
+//! of Venus commands, it only carries them. Each client has a thread; completions run on the session's thread.
 
 pub mod client;
 pub mod syncs;
@@ -119,7 +119,7 @@ fn accept(shared: &Arc<Shared>) {
         }
         if let Err(e) = accepted.and_then(|(stream, _)| admit(shared, stream)) {
             log::error!("a client could not be accepted: {e:#}");
-            // Out of descriptors, most likely: do not spin until one is free.
+            // Most likely this process has no free descriptor: the pause avoids a busy loop until there is one.
             std::thread::sleep(std::time::Duration::from_millis(50));
         }
     }

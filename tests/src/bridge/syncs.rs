@@ -24,7 +24,7 @@ struct Wait {
     any: bool,
     points: Vec<SyncPoint>,
     event: EventFd,
-    /// The time at which the client stops looking; `None` for a wait without end.
+    /// The time at which the client stops waiting; `None` for a wait without end.
     expires: Option<Instant>,
 }
 
@@ -38,7 +38,7 @@ impl Syncs {
         sync_id
     }
 
-    /// Forgets a counter; its waiters wait on.
+    /// Forgets a counter; its waiters continue to wait.
     pub fn remove(&self, sync_id: u32) {
         self.0.lock().values.remove(&sync_id);
     }
@@ -48,7 +48,7 @@ impl Syncs {
         self.0.lock().values.get(&sync_id).copied()
     }
 
-    /// Sets counters and ends the waits that these complete. Counters that are gone are skipped.
+    /// Sets counters and ends the waits that these complete. Removed counters are skipped.
     pub fn write(&self, points: &[SyncPoint]) {
         let mut state = self.0.lock();
         let State { values, waits, .. } = &mut *state;

@@ -79,7 +79,7 @@ pub fn read_request(stream: &mut impl Read) -> Result<Option<Request>> {
         n => stream.read_exact(&mut header[n..])?,
     }
     let (length, command) = (dword(&header, 0)?, dword(&header, 1)?);
-    // The one command whose length counts bytes.
+    // CREATE_RENDERER is the only command whose length counts bytes.
     let unit = if command == id::CREATE_RENDERER { 1 } else { 4 };
     let bytes = length as usize * unit;
     ensure!(bytes <= PAYLOAD_BYTES_MAX, "command {command} of {bytes} bytes");
@@ -88,7 +88,7 @@ pub fn read_request(stream: &mut impl Read) -> Result<Option<Request>> {
     decode(command, payload).with_context(|| format!("vtest command {command} of {bytes} bytes")).map(Some)
 }
 
-/// Returns whether an error is nothing but the client's going away in the middle of a request.
+/// Returns whether an error only means that the client closed the connection in the middle of a request.
 pub fn is_hang_up(error: &anyhow::Error) -> bool {
     use ErrorKind::{BrokenPipe, ConnectionReset, UnexpectedEof};
     error

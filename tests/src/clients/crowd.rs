@@ -1,6 +1,6 @@
 //! Many clients, several at a time; some are killed at random moments.
 //!
-//! The device must outlive them all, keep nothing of theirs, and give the surviving clients the results they have alone. The seed decides which
+//! The device must outlive all clients, keep no resources of theirs, and give the surviving clients the same results as alone. The seed decides which
 //! clients are killed and by which signal; the exact moment is up to the machine.
 
 use std::os::unix::process::ExitStatusExt;
@@ -35,7 +35,7 @@ pub struct Plan {
 
 /// Programs that take a software driver seconds, most of them to compile shaders.
 pub const SHORT: &[Client] = &[LLAMA, NCNN_SINGLE];
-/// All that the long form runs.
+/// The programs that the long form runs.
 pub const ALL: &[Client] = &[LLAMA, NCNN, WHISPER];
 
 /// The outcome of a crowd: numbers of clients.
@@ -47,9 +47,9 @@ pub struct Tally {
     pub killed: usize,
 }
 
-/// One client in so many is to be killed.
+/// One in this many clients is to be killed.
 const KILL_ONE_IN: u64 = 2;
-/// Progress is printed whenever so many clients have ended.
+/// The number of ended clients between two lines of progress.
 const STEP: usize = 50;
 
 /// One kind of client: its command, its expected result, and the time that it took alone.
@@ -123,7 +123,7 @@ impl Crowd<'_> {
         let kind = &self.kinds[random.below(self.kinds.len() as u64) as usize];
         let doomed = random.once_in(KILL_ONE_IN);
         let signal = random.pick(&[Signal::KILL, Signal::TERM]);
-        // Beside other clients it takes longer than alone.
+        // A client takes longer beside other clients than alone.
         let moment = kind.duration * u32::try_from(random.below(3000))? / 1000;
         let started = Instant::now();
         let program = Running::start((kind.command)()?)?;
@@ -197,7 +197,7 @@ impl Material {
         Ok(kinds)
     }
 
-    /// A kind of client that looks at everything and computes nothing. Each must see the same as the first.
+    /// A kind of client that queries all properties and computes nothing. Each client must get the same answers as the first.
     fn vulkaninfo<'a>(&'a self, root: &'a ClientRoot) -> Result<Kind<'a>> {
         let name = format!("vulkaninfo of {}", root.suite().name());
         let command = || root.through_vtest("vulkaninfo", self.setup.socket());

@@ -24,7 +24,7 @@ use crate::program::Program as Running;
 pub use place::{Machine, Packages, Place};
 pub use setup::Setup;
 
-/// An independent program with something to do.
+/// An independent program with a task.
 #[derive(Clone, Copy, Debug)]
 pub struct Client {
     /// The name by which people know the client.
@@ -86,7 +86,7 @@ pub const LLAMA: Client = Client {
     result: |output| completion::first_words(output, 56 - completion::SPARE_WORDS),
 };
 
-/// llama.cpp's own tests of single operators, a few that a software driver has done within seconds.
+/// llama.cpp's own tests of single operators, a few that a software driver executes within seconds.
 pub const OPERATORS: Client = Client {
     name: "llama.cpp operators",
     program: Program::Debian(OPERATORS_PROGRAM),
@@ -150,7 +150,7 @@ pub const VKDISPATCH: Client = Client {
     result: whole,
 };
 
-/// wgpu-native, which finds a device only where `--queues` is not `compute`.
+/// wgpu-native, which finds a device only if `--queues` is not `compute`.
 pub const WGPU: Client =
     Client { name: "wgpu", program: Program::Python("wgpu_squares.py"), arguments: &[], result: whole };
 
@@ -229,7 +229,7 @@ pub enum Verdict {
     Differs(String, String),
 }
 
-/// The command that runs `executable`, the program `many_threads`, as a guest's: one thread repeats a computation in so many rounds and checks each
+/// The command that runs `executable`, the program `many_threads`, as a guest's: one thread repeats a computation in `rounds` rounds and checks each
 /// result.
 ///
 /// # Errors

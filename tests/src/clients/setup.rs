@@ -1,4 +1,4 @@
-//! A daemon with a bridge before it, as a client needs it, and the check that nothing of a client remains when the last one has gone.
+//! A daemon with a bridge in front of it, as a client needs it, and the check that no resource of a client remains when the last client has ended.
 
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,7 +11,7 @@ use crate::bridge::Bridge;
 use crate::daemon::{Daemon, Holdings, eventually};
 use crate::guest::Gpu;
 
-/// The time that a device may take to notice that its clients are gone.
+/// The time that a device may take to notice that its clients have ended.
 const PATIENCE: Duration = Duration::from_secs(480);
 
 /// A running daemon and its bridge.
@@ -32,7 +32,7 @@ impl Setup {
         Self::on(Daemon::start()?)
     }
 
-    /// Starts a bridge before `daemon`.
+    /// Starts a bridge in front of `daemon`.
     ///
     /// # Errors
     /// The daemon refuses it.
@@ -45,8 +45,8 @@ impl Setup {
     /// # Errors
     /// The daemon refuses it.
     pub fn with_capset(daemon: Daemon, changed: impl Fn(Vec<u8>) -> Vec<u8>) -> Result<Self> {
-        // Mesa aborts without a message when the bridge hangs up: the bridge's warnings tell why a client failed. A second call in a process fails,
-        // and uses the logger of the first.
+        // Mesa aborts without a message when the bridge hangs up: the bridge's warnings say why a client failed. A second call in a process fails,
+        // and the first logger stays in use.
         let warnings = env_logger::Env::default().default_filter_or("warn");
         let _ = env_logger::Builder::from_env(warnings).is_test(true).try_init();
         let folder = tempfile::tempdir()?;
@@ -73,7 +73,7 @@ impl Setup {
         &self.daemon
     }
 
-    /// Waits until the clients' resources are gone: connections, workers, blobs. Returns the remaining holdings of the device process.
+    /// Waits until the clients' resources no longer exist: connections, workers, blobs. Returns the remaining holdings of the device process.
     ///
     /// # Errors
     /// Something is left.

@@ -1,4 +1,4 @@
-//! Programs of two VMs that take turns for a GPU's memory, as it has not enough for both.
+//! Programs of two VMs that take turns with a GPU's memory, because the GPU has not enough memory for both.
 
 use super::many_threads;
 use crate::bridge::Bridge;
@@ -8,7 +8,7 @@ use anyhow::{Context as _, Result, ensure};
 use std::fs;
 use std::path::Path;
 
-/// A program of each VM needs more than half of this: it has two lanes with 16 KiB each.
+/// The GPU memory in the configuration. A program of each VM needs more than half of it: the program has two lanes with 16 KiB each.
 pub const SMALL: &str = "gpu-memory = \"48KiB\"";
 
 /// Starts a broker with these settings and two VMs, `a` and `b`. Each may have all memory of the GPU.

@@ -12,11 +12,11 @@ const VOCABULARY: i32 = 51_864;
 /// The first control token; every token below is a word.
 const END_OF_TEXT: i32 = 50_256;
 const MELS: i32 = 80;
-/// Half of the window of 400 samples, and one.
+/// One more than half of the window of 400 samples.
 const FREQUENCIES: i32 = 201;
 /// 30 seconds, as the program prepares them.
 const AUDIO_CONTEXT: i32 = 1500;
-/// The program says half as many words, less a few.
+/// The program prints half as many words, less a few.
 const TEXT_CONTEXT: i32 = 64;
 const WIDTH: i32 = 64;
 const HEADS: i32 = 2;
@@ -104,7 +104,7 @@ impl File {
     fn vocabulary(&mut self) {
         self.numbers(&[END_OF_TEXT]);
         for number in 0..END_OF_TEXT as u32 {
-            // The program looks the blank up, in order never to begin with it.
+            // The program looks up the blank, so that its output never begins with it.
             let text = match number {
                 0 => " ".to_owned(),
                 _ => format!(" {}{}", word(number % 4096), word(number / 4096)),
@@ -155,7 +155,7 @@ impl File {
     }
 
     fn linear(&mut self, name: &str, inputs: i32, outputs: i32, biased: bool) {
-        // Strong enough to outweigh the last word, which the decoder would otherwise repeat.
+        // The weights are strong enough to outweigh the last word, which the decoder would otherwise repeat.
         let spread = 2.0 / (inputs as f32).sqrt();
         self.random_tensor(&format!("{name}.weight"), &[inputs, outputs], F16, spread);
         if biased {

@@ -9,9 +9,9 @@ const DOCTOR: &str = "vhost-user-vulkan-doctor";
 /// Cargo's own commands, and those of tools that a document says how to install.
 const CARGO: &[&str] =
     &["build", "clippy", "cyclonedx", "deny", "doc", "fmt", "fuzz", "install", "run", "rustc", "test"];
-/// Programs behind which the command of another program stands.
+/// Programs whose name is followed by the command of another program.
 const RUNNERS: &[&str] = &["mesa", "vm"];
-/// Options of cargo behind which a name of something here stands.
+/// Options of cargo that are followed by a name in this repository.
 const NAMING: &[&str] = &["--bin", "--example", "--package", "--test", "-p"];
 
 /// The stale names in a line of code, which may have several commands.

@@ -10,7 +10,7 @@ use syn::{Attribute, Field, ImplItem, ItemEnum, ItemFn, ItemImpl, ItemStruct, It
 /// Folders that are no sources.
 const BUILT: &[&str] = &["target", ".git", "artifacts", "working"];
 
-/// The parts that there are, by their names.
+/// The parts that exist, by their names.
 #[derive(Clone, Debug, Default)]
 pub struct Known {
     /// Files and folders, relative to the repository.

@@ -15,7 +15,7 @@ pub fn dead_links(document: &Document, root: &Path) -> Vec<String> {
     dead.map(|(line, target)| format!("{}:{line}: {target}", document.path)).collect()
 }
 
-/// Returns where the links in a text lead.
+/// Returns the targets of the links in a text.
 fn targets(text: &str) -> impl Iterator<Item = &str> {
     text.split("](").skip(1).filter_map(|rest| rest.split_once(')')).map(|(target, _)| target)
 }

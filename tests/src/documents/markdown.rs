@@ -56,10 +56,10 @@ struct Reader {
     code: Vec<(usize, String)>,
     /// The paragraph so far, with the line where it begins.
     paragraph: Option<(usize, String)>,
-    /// The columns of the table that the line before belongs to.
+    /// The columns of the table to which the line before belongs.
     columns: Vec<String>,
     is_fenced: bool,
-    /// The last line of code goes on in the next line.
+    /// The last line of code continues in the next line.
     goes_on: bool,
 }
 

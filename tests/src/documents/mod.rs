@@ -1,8 +1,8 @@
 //! The names in the documents: parts of the program, tests, options and commands that a document names must exist.
 //!
 //! `markdown` cuts a document into text, code spans and commands, `known` lists the parts of the repository, `names` compares the two. The kind of a
-//! name follows from its form, or from the words before it. Names of other projects are told by their form, or stand in tables. `links` follows
-//! links, `blocks` finds the commands that a page has its readers type. Knows nothing of what the documents say of a name.
+//! name follows from its form, or from the words before it. Names of other projects are recognised by their form, or stand in tables. `links` follows
+//! links, `blocks` finds the commands that a page has its readers type. This module does not check the statements of documents about a name.
 
 mod blocks;
 mod commands;

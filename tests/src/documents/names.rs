@@ -45,7 +45,7 @@ enum Kind {
     Fuzzed,
 }
 
-/// The names in a document that nothing has, each with its line.
+/// The names in a document that no part of the repository has, each with its line.
 #[must_use]
 pub fn stale(document: &Document, known: &Known) -> Vec<String> {
     let names_tools = names_tools(document, known);

@@ -1,7 +1,7 @@
 //! The halt polling of a virtual machine's idle processor: before the processor sleeps, it polls for new work for a moment.
 //!
-//! KVM polls for 200 us at most, and for as long as polling has paid off. Without it the frontend's threads, which stand for such processors, would
-//! be woken later than a machine's.
+//! KVM polls for 200 us at most, and for as long as polling has paid off. Without polling, the frontend's threads, which play such processors, would
+//! wake later than a machine's processors.
 
 use std::sync::LazyLock;
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ pub struct HaltPoll {
 }
 
 impl HaltPoll {
-    /// Waits until `is_there`: looks for a moment, and calls `sleep` if that was not enough.
+    /// Waits until `is_there`: polls for a moment, and calls `sleep` if polling was not enough.
     ///
     /// # Errors
     /// The error is that of `sleep`.
@@ -46,11 +46,11 @@ impl HaltPoll {
     }
 }
 
-/// KVM's on x86: `halt_poll_ns`, and `halt_poll_ns_grow_start`.
+/// KVM's limits on x86: `halt_poll_ns`, and `halt_poll_ns_grow_start`.
 const LIMIT_MAX: Duration = Duration::from_micros(200);
 const LIMIT_MIN: Duration = Duration::from_micros(10);
 
-/// This machine has processors enough for threads that poll.
+/// True if this machine has enough processors for threads that poll.
 static HAS_PROCESSORS: LazyLock<bool> =
     LazyLock::new(|| std::thread::available_parallelism().is_ok_and(|processors| processors.get() >= 8));
 

@@ -1,6 +1,6 @@
 //! Guest memory: one shared memfd; the virtqueues and the requests on them take parts of it.
 //!
-//! Knows nothing of virtqueues or of the backend it is shared with.
+//! Knows nothing of virtqueues or of the backend with which it is shared.
 
 use super::ranges::Ranges;
 use anyhow::{Context, Result};
@@ -61,7 +61,7 @@ impl GuestRam {
         Ok(self.memory.get_host_address(GuestAddress(address))? as u64)
     }
 
-    /// Takes all but the first `size` bytes away, from the backend as from this process, which must not touch them any more.
+    /// Removes all but the first `size` bytes, for the backend and for this process, which must not access them any more.
     pub fn shrink(&self, size: u64) -> Result<()> {
         let region = self.memory.iter().next().context("guest memory has one region")?;
         let file = region.file_offset().context("guest memory is a file")?;
@@ -73,7 +73,7 @@ impl GuestRam {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).allocate(len)
     }
 
-    /// Gives back a part that [`Self::allocate`] returned.
+    /// Frees a part that [`Self::allocate`] returned.
     pub fn release(&self, address: u64, len: u64) {
         self.free.lock().unwrap_or_else(PoisonError::into_inner).release(address, len);
     }

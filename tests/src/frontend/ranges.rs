@@ -1,7 +1,7 @@
 //! Hands out parts of an address range: guest memory for requests, window offsets for blobs.
 //!
-//! Knows nothing of what lies behind the addresses. First fit, so that freed ranges are used again at once, as the
-//! Linux driver's `drm_mm` does with the host-visible window.
+//! Knows nothing of the contents at the addresses. The search is first fit, so that freed ranges are used again at once, as the Linux driver's
+//! `drm_mm` does with the host-visible window.
 
 use std::collections::BTreeMap;
 
@@ -30,7 +30,7 @@ impl Ranges {
         Some(start)
     }
 
-    /// Gives back the range that `allocate(len)` returned as `start`.
+    /// Frees the range that `allocate(len)` returned as `start`.
     pub fn release(&mut self, start: u64, len: u64) {
         let mut start = start;
         let mut len = self.round(len);
@@ -48,7 +48,7 @@ impl Ranges {
         self.free.insert(start, len);
     }
 
-    /// Bytes that are free, in however many gaps.
+    /// Bytes that are free, in all gaps together.
     pub fn free_bytes(&self) -> u64 {
         self.free.values().sum()
     }

@@ -1,4 +1,4 @@
-//! A vhost-user session with the daemon, from negotiation to its end, as QEMU or crosvm lead it: the same messages, in their order.
+//! A vhost-user session with the daemon, from negotiation to its end, as QEMU or crosvm conduct it: the same messages, in the same order.
 //!
 //! Knows nothing of virtio-gpu but the number of its queues and the size of its config space.
 
@@ -38,13 +38,13 @@ pub struct Options {
     pub ram_size: u64,
     /// Slots of the control queue.
     pub control_size: u16,
-    /// Feature bits the driver would accept; the features that the device has as well are used.
+    /// Feature bits that the driver accepts; those that the device also has are used.
     pub features: u64,
     /// The VMM that the frontend imitates.
     pub vmm: Vmm,
 }
 
-/// VMMs and their habits, as observed in the real ones.
+/// VMMs and their behaviour, as observed in the real programs.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Vmm {
     /// QEMU waits for an answer to each message and sends SET_FEATURES at each start. A mapping becomes a memory region of every vhost-user
@@ -53,7 +53,7 @@ pub enum Vmm {
     Qemu,
     /// The VMM crosvm waits for answers to questions only, takes neither BACKEND_SEND_FD nor CONFIGURE_MEM_SLOTS nor indirect descriptors, and sends
     /// SET_FEATURES when the features change, and the memory table, as three regions, at each start. Mappings are not in that table, and a reset
-    /// leaves them alone. Requests of the backend wait from a stop to the end of the next start. A request that crosvm refuses ends the VM.
+    /// does not change them. The backend's requests wait from a stop to the end of the next start. A request that crosvm refuses ends the VM.
     Crosvm,
 }
 
@@ -215,7 +215,7 @@ impl Session {
         *self.closed.over.lock()
     }
 
-    /// Blocks until the session is over, by whichever side, or the time is.
+    /// Blocks until either side has ended the session, or the time is over.
     pub fn wait_until_over(&self, timeout: Duration) -> bool {
         let mut over = self.closed.over.lock();
         self.closed.changed.wait_while_for(&mut over, |over| !*over, timeout);
@@ -227,7 +227,7 @@ impl Session {
         Closer(Arc::clone(&self.closed))
     }
 
-    /// Pauses as a VMM does: the rings stop, everything else stays. Returns both ring positions.
+    /// Pauses as a VMM does: the rings stop, all other state stays. Returns both ring positions.
     pub fn stop(&mut self) -> Result<[u16; 2]> {
         let mut bases = [0; 2];
         for (index, base) in bases.iter_mut().enumerate() {
@@ -248,8 +248,8 @@ impl Session {
         self.start_rings(control, cursor)
     }
 
-    /// Resets the guest, whose driver then probes the device again, as a VMM does. The backend is not told; the VMM decides which mappings remain in
-    /// the window.
+    /// Resets the guest, whose driver then probes the device again, as a VMM does. The backend gets no message; the VMM decides which mappings remain
+    /// in the window.
     pub fn reset(&mut self) -> Result<()> {
         self.stop()?;
         let dropped = if self.vmm == Vmm::Qemu { self.window.drop_all() } else { Vec::new() };
@@ -270,12 +270,12 @@ impl Session {
         self.frontend.set_vring_call(0, call).context("SET_VRING_CALL")
     }
 
-    /// Plugs so many pages of memory into the guest, one after the other, behind its present memory.
+    /// Plugs `pages` pages of memory into the guest, one after the other, behind its present memory.
     pub fn plug(&mut self, pages: u64) -> Result<()> {
         let mut region = self.ram.region()?;
         let behind = region.memory_size.next_multiple_of(PAGE);
         region.guest_phys_addr += behind;
-        // The frontend's own addresses behind its memory are not mapped, and need not be: these pages have no vring.
+        // The frontend's own addresses after its memory are not mapped, and need not be: these pages have no vring.
         region.userspace_addr += behind;
         region.memory_size = PAGE;
         for page in 0..pages {
@@ -317,7 +317,7 @@ impl Session {
             self.frontend.set_vring_enable(index, true)?;
         }
         match self.vmm {
-            // Requests that were made available while the rings stood still are not forgotten.
+            // This kick announces the requests that the driver made available while the rings were stopped.
             Vmm::Qemu => self.control.kick.write(1)?,
             Vmm::Crosvm => {
                 *self.closed.serving.lock() = true;
@@ -355,7 +355,7 @@ impl Drop for Session {
 }
 
 impl Closed {
-    /// Runs one of the session's threads; when it ends, the session does.
+    /// Runs one of the session's threads; the session ends with the thread.
     fn ends_with(&self, what: &str, body: impl FnOnce(&Self) -> Result<()>) {
         if let Err(e) = body(self) {
             log::error!("{what}: {e:#}");
@@ -427,13 +427,13 @@ fn serve_requests(
         while !*serving && !*closed.over.lock() {
             closed.serves.wait_for(&mut serving, LOOK_AGAIN);
         }
-        // QEMU's own messages go on meanwhile; crosvm stops when the request is done.
+        // QEMU sends its own messages meanwhile; crosvm waits until the request is done.
         let serving = (vmm == Vmm::Crosvm).then_some(serving);
         let handled = channel.handle_request();
         window.announce();
         drop(serving);
         match handled {
-            // A refusal was answered; the backend decides what it means.
+            // The frontend has answered with a refusal; the backend decides how to go on.
             Err(vhost::vhost_user::Error::ReqHandlerError(_)) if vmm == Vmm::Qemu => Ok(()),
             handled => Ok(handled.map(drop)?),
         }

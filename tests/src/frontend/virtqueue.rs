@@ -1,7 +1,7 @@
 //! The driver's side of one split virtqueue (VIRTIO 1.3, 2.7): requests in, completions out.
 //!
 //! Knows nothing of virtio-gpu: a request is readable bytes and room for a response. With the indirect feature a request
-//! takes one slot of the ring; malformed chains can be put there as they are. Any thread may submit; one thread reaps.
+//! takes one slot of the ring; a test can also put malformed chains there unchanged. Any thread may submit; one thread reaps.
 
 use super::ram::GuestRam;
 use anyhow::{Result, bail, ensure};
@@ -86,7 +86,7 @@ struct Ring {
 struct Pending {
     /// All ring slots of the chain, its head first.
     slots: Vec<u16>,
-    /// Guest memory to give back.
+    /// Guest memory to free.
     buffer: Option<(u64, u64)>,
     response: (u64, u32),
     completion: Completion,
@@ -164,7 +164,7 @@ impl DriverQueue {
     }
 
     /// Puts descriptors on the ring exactly as given (`next` counts within `chain`), in an indirect table or in the
-    /// ring's own slots, and kicks. For malformed chains; nothing is promised but that the completion is called once.
+    /// ring's own slots, and kicks. For malformed chains; the only promise is that the completion is called once.
     pub fn submit_raw(&self, chain: &[Descriptor], indirect: bool, completion: Completion) -> Result<()> {
         let mut ring = self.ring.lock();
         let slots = if indirect { 1 } else { chain.len() };
@@ -190,13 +190,13 @@ impl DriverQueue {
         Traffic { requests, kicks, calls }
     }
 
-    /// The device has called: [`DriverQueue::reap`], and a count of it.
+    /// Handles a call of the device: calls [`DriverQueue::reap`], and counts the call.
     pub fn answer_call(&self) -> Result<()> {
         self.called.fetch_add(1, Ordering::Relaxed);
         self.reap()
     }
 
-    /// Calls the completions of everything the device has used.
+    /// Calls the completions of all requests that the device has used.
     pub fn reap(&self) -> Result<()> {
         loop {
             let finished = self.collect()?;
@@ -308,7 +308,7 @@ impl DriverQueue {
         Ok(())
     }
 
-    /// Makes everything placed since `from` visible to the device and kicks it if it asked for that.
+    /// Makes all requests since `from` visible to the device, and kicks the device if it has asked for a kick.
     fn announce(&self, ring: &mut Ring, from: &mut u16) -> Result<()> {
         let (old, new) = (*from, ring.next_avail);
         if old == new {
@@ -321,7 +321,7 @@ impl DriverQueue {
         fence(Ordering::SeqCst);
         let wanted = if self.features.event_idx {
             let event: u16 = memory.load(GuestAddress(self.avail_event()), Ordering::Relaxed)?;
-            // VIRTIO 1.3, 2.7.10: the index the device waits for lies among the new ones.
+            // VIRTIO 1.3, 2.7.10: the index that the device waits for is one of the new indices.
             new.wrapping_sub(u16::from_le(event)).wrapping_sub(1) < new.wrapping_sub(old)
         } else {
             memory.load::<u16>(GuestAddress(self.addresses.used), Ordering::Relaxed)? == 0

@@ -50,13 +50,13 @@ pub struct Window {
     size: u64,
     maps: Mutex<BTreeMap<u64, WindowMap>>,
     violations: Mutex<Vec<String>>,
-    /// Requests to map that have come.
+    /// Requests to map that have arrived.
     asked: AtomicU64,
-    /// Requests to unmap that have come.
+    /// Requests to unmap that have arrived.
     unmaps_asked: AtomicU64,
-    /// The mappings that the last reset dropped: their descriptors are still named by the memory table.
+    /// The mappings that the last reset dropped: the memory table still names their descriptors.
     dropped: Mutex<Vec<(u64, WindowMap)>>,
-    /// A message to oneself duplicates a descriptor that is only lent as a number.
+    /// A message from this process to itself duplicates a descriptor that it only knows by its number.
     duplicator: Mutex<(UnixStream, UnixStream)>,
     /// The lock whose holder delays each request to map.
     mapping: Mutex<()>,
@@ -66,7 +66,7 @@ pub struct Window {
     unmaps_take: AtomicU64,
     /// The vhost-user frontend that announces every mapping as a memory region, as QEMU does; `None` if none is announced.
     announce: Option<Frontend>,
-    /// Changes of the memory table that are not announced yet. QEMU does so behind the acknowledgement.
+    /// Changes of the memory table that are not announced yet. QEMU announces a change after its acknowledgement.
     changes: Mutex<Vec<Change>>,
     /// The lock whose holder delays announcements.
     announcing: Mutex<()>,
@@ -108,12 +108,12 @@ impl Window {
         self.maps.lock().get(&offset).cloned()
     }
 
-    /// Requests to map that have come, including those that are held.
+    /// Requests to map that have arrived, including those that are held.
     pub fn asked(&self) -> u64 {
         self.asked.load(Ordering::Relaxed)
     }
 
-    /// Requests to unmap that have come, including those that are held.
+    /// Requests to unmap that have arrived, including those that are held.
     pub fn unmaps_asked(&self) -> u64 {
         self.unmaps_asked.load(Ordering::Relaxed)
     }
@@ -128,7 +128,7 @@ impl Window {
         self.unmapping.lock()
     }
 
-    /// Has each unmap take so long from now on, as in a VMM on a busy host.
+    /// Has each unmap take the time `each` from now on, as in a VMM on a busy host.
     pub fn slow_unmaps(&self, each: Duration) {
         self.unmaps_take.store(each.as_millis() as u64, Ordering::Relaxed);
     }
@@ -138,7 +138,7 @@ impl Window {
         self.announcing.lock()
     }
 
-    /// Announces the changes since the last call; to be called behind each request.
+    /// Announces the changes since the last call; to be called after each request.
     pub(super) fn announce(&self) {
         let _held = self.announcing.lock();
         let mut changes = self.changes.lock();
@@ -160,7 +160,7 @@ impl Window {
         self.maps.lock().len()
     }
 
-    /// Requests that some VMM would have punished with the end of the VM.
+    /// Requests for which some VMM would have ended the VM.
     pub fn violations(&self) -> Vec<String> {
         self.violations.lock().clone()
     }
@@ -208,7 +208,7 @@ impl Window {
         let writable = flags & VhostUserMMapFlags::WRITABLE.bits() != 0;
         let map = WindowMap { file: Arc::new(file), fd_offset, len, writable };
         if endless {
-            // A driver says how much of its device can be mapped only when it is asked to map.
+            // A driver says only at the mapping how much of its device can be mapped.
             map.map().context("mapping a device")?;
         }
         let mut changes = self.changes.lock();
@@ -244,7 +244,7 @@ impl Window {
         sockets.0.send_with_fd(&[0u8][..], fd.as_raw_fd()).context("duplicating a descriptor")?;
         let (_, file) = sockets.1.recv_with_fd(&mut [0]).context("duplicating a descriptor")?;
         let file = file.context("a duplicated descriptor")?;
-        // The copy arrives without this flag: programs started from here would inherit it, and keep the blob alive.
+        // The copy arrives without this flag: programs that this process starts would inherit the descriptor, and keep the blob alive.
         rustix::io::fcntl_setfd(&file, rustix::io::FdFlags::CLOEXEC)?;
         Ok(file)
     }

@@ -50,7 +50,7 @@ impl Gpu {
         match created {
             Ok(map) => Ok(Blob { resource_id, context, size, mapping: offset.zip(map) }),
             Err(e) => {
-                // The window range may be used again only once the resource is gone for certain.
+                // The window range may be used again only when the resource certainly no longer exists.
                 let unref = self.call(&Command::ResourceUnref { resource_id }, None);
                 if let Some(offset) = offset
                     && !matches!(unref, Err(GpuError::SessionOver | GpuError::TimedOut))
@@ -67,8 +67,7 @@ impl Gpu {
         self.create_blob(context, BlobId(0), BlobFlags::MAPPABLE, size)
     }
 
-    /// Unmaps, detaches and releases blobs; returns when the commands are on the queue. `done` is called with whether the
-    /// device accepted all of it.
+    /// Unmaps, detaches and releases blobs; returns when the commands are on the queue.
     pub fn destroy_blobs(&self, blobs: Vec<Blob>) {
         let mut requests: Vec<(Vec<u8>, Completion)> = Vec::new();
         for blob in blobs {

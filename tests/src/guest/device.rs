@@ -31,11 +31,11 @@ pub struct Device {
     pub pool: venus::CommandPool,
     /// The first memory type that can be mapped.
     pub visible: u32,
-    /// The first that cannot, if there is one: rather the device's own.
+    /// The first type that cannot be mapped, if any; preferably one of the device's own memory.
     pub hidden: Option<u32>,
     /// Bytes of the heap that memory of that type is in; 0 if there is none.
     pub hidden_heap: u64,
-    /// The first that can be mapped and is the device's own, if there is one.
+    /// The first type, if any, that can be mapped and is the device's own memory.
     pub local: Option<u32>,
     next_id: u64,
 }
@@ -306,7 +306,7 @@ impl Device {
         }
     }
 
-    /// Lets the device fill `size` bytes of memory with a word, through a buffer bound to it; waits for that.
+    /// Lets the device fill `size` bytes of memory with a word, through a buffer bound to it; waits for the end.
     pub fn fill(&mut self, memory: venus::DeviceMemory, size: u64, data: u32) -> Result<()> {
         let buffer = self.bound(memory, size)?;
         self.run(|command_buffer, w| {
@@ -316,7 +316,7 @@ impl Device {
         self.destroy(buffer)
     }
 
-    /// Lets the device copy `size` bytes from one memory to another; waits for that.
+    /// Lets the device copy `size` bytes from one memory to another; waits for the end.
     pub fn copy(&mut self, from: venus::DeviceMemory, to: venus::DeviceMemory, size: u64) -> Result<()> {
         let (src_buffer, dst_buffer) = (self.bound(from, size)?, self.bound(to, size)?);
         let regions = [venus::BufferCopy { src_offset: 0, dst_offset: 0, size }];
@@ -426,7 +426,7 @@ impl Device {
         sent.map(|_| memory)
     }
 
-    /// Puts a wait for an export behind everything sent so far, as Mesa does before it makes a blob.
+    /// Puts a wait for an export behind all commands sent so far, as Mesa does before it makes a blob.
     pub fn wait_for_ring_on_virtqueue(&self) -> Vec<u8> {
         let (ring, seqno) = (self.ring.id(), u64::from(self.ring.tail()));
         encode(|w| venus::WaitRingSeqnoMESA { ring, seqno }.encode(ASYNC, w))

@@ -111,7 +111,7 @@ impl Gpu {
         self.call(&command, Some(ctx_id)).map(|_| ctx_id)
     }
 
-    /// Ends a context and waits until the device has done so.
+    /// Ends a context and waits until the device has ended it.
     pub fn destroy_context(&self, context: ContextId) -> Result<(), GpuError> {
         self.call(&Command::CtxDestroy, Some(context)).map(drop)
     }
@@ -165,7 +165,7 @@ impl Answer {
         }
     }
 
-    /// Returns whether the answer is there or comes within `timeout`; it is consumed.
+    /// Returns whether the answer has arrived or arrives within `timeout`; the call consumes it.
     pub fn arrives_within(&self, timeout: Duration) -> bool {
         self.0.recv_timeout(timeout).is_ok()
     }

@@ -1,7 +1,7 @@
 //! A Venus ring from the guest's side, and the virtqueue stream beside it.
 //!
-//! Acts as Mesa does and, where a test wants it, as Mesa never does: the parts of the ring are open to writing. Knows the transport commands only;
-//! tests choose the commands on the ring.
+//! Acts as Mesa does and, if a test wants it, as Mesa never does: tests can write to all parts of the ring. Knows the transport commands only; tests
+//! choose the commands on the ring.
 
 use super::blob::Blob;
 use super::gpu::{Gpu, PATIENCE};
@@ -33,7 +33,7 @@ const BUFFER: usize = 192;
 pub struct RingOptions {
     /// Bytes of the command buffer, a power of two.
     pub buffer_size: usize,
-    /// The quiet time after which the device may stop looking.
+    /// The quiet time after which the device may stop polling.
     pub idle_timeout: Duration,
     /// The device sets ALIVE at least once in this time.
     pub monitor: Option<Duration>,
@@ -153,7 +153,7 @@ impl Ring {
         self.reply(REPLY_BYTES as usize)
     }
 
-    /// Sends a command that wants a reply, without waiting for it; the position behind it.
+    /// Sends a command that wants a reply, without waiting for it; returns the position behind the command.
     pub fn ask(&mut self, command: impl FnOnce(&mut Writer<'_>)) -> Result<u32> {
         let (resource_id, size) = (self.reply_blob.resource_id.0, REPLY_BYTES);
         let stream = CommandStreamDescriptionMESA { resource_id, offset: 0, size };
@@ -174,7 +174,7 @@ impl Ring {
     pub fn wait(&mut self, seqno: u32, timeout: Duration) -> Result<()> {
         let deadline = Instant::now() + timeout;
         while self.head().wrapping_sub(seqno) >= 1 << 31 {
-            // As Mesa: at most one notification in a millisecond, so the first may have been too early.
+            // Like Mesa, `notify` sends at most one notification in a millisecond, so the first may have been too early.
             if self.status().contains(RingStatusFlagsMESA::IDLE) {
                 self.notify();
             }
@@ -203,7 +203,7 @@ impl Ring {
         self.word(STATUS).fetch_and(!RingStatusFlagsMESA::ALIVE.0, Ordering::SeqCst);
     }
 
-    /// Claims any position at all.
+    /// Writes any position as the tail, true or not.
     pub fn lie_about_tail(&mut self, tail: u32) {
         self.word(TAIL).store(tail, Ordering::SeqCst);
         self.last_notify = None;
@@ -236,7 +236,7 @@ impl Ring {
         Ok(())
     }
 
-    /// Gives the ring's memory back without a word to the ring.
+    /// Frees the ring's memory without notice to the ring.
     pub fn abandon(self) {
         self.gpu.destroy_blobs(vec![self.blob, self.reply_blob]);
     }

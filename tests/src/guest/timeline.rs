@@ -60,7 +60,7 @@ pub fn wait_before_signal(guest: &mut Device) -> Result<venus::Semaphore> {
     Ok(semaphore)
 }
 
-/// Has the device's ring wait until a semaphore is 1, which is 0.
+/// Makes a semaphore with the value 0, and has the device's ring wait until it is 1.
 ///
 /// # Errors
 /// The device refuses it.

@@ -21,7 +21,7 @@ pub struct Figures(pub BTreeMap<String, Figure>);
 /// The result of comparing a figure with the committed one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Verdict {
-    /// The figure is as it was.
+    /// The figure has not changed.
     Same,
     /// The figure is so much better that the committed one is stale.
     Better,
@@ -31,7 +31,7 @@ pub enum Verdict {
 
 /// The part by which a figure may differ.
 const TOLERANCE: f64 = 0.1;
-/// Allocations are exact but for vectors that grow now and then.
+/// Allocations are exact, except for vectors that grow now and then.
 const ALLOCATIONS: f64 = 0.1;
 
 /// Compares the figures of this run with the committed ones.

@@ -1,5 +1,5 @@
 //! Counts the instructions that a worker executes for a command, with valgrind's callgrind: figures that are the same in every run, on any machine,
-//! under any load. The figures that they are compared with are committed beside the tests.
+//! under any load. The figures for comparison are committed beside the tests.
 //!
 //! The program that is counted is the daemon's example `instructions`: the release build of a worker's code, from the bytes in a ring to
 //! the calls of a driver that does nothing. Two runs of different length are compared, so that neither the start nor the guest's part
@@ -27,7 +27,7 @@ pub struct Case {
     pub beside: Beside,
 }
 
-/// The work of a worker beside the commands of a workload.
+/// The work of a worker in addition to the commands of a workload.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Beside {
     /// Nothing.
@@ -82,7 +82,7 @@ impl Counted {
     pub fn build(keep: Option<PathBuf>) -> Result<Self> {
         let mut cargo = cargo();
         cargo.args(["build", "--locked", "--release", "--package", "workloads"]);
-        // The package's, so that libraries are compiled once for both.
+        // The target is the package's, so that libraries are compiled once for both.
         let architecture = Architecture::own().context("no package is made for this machine")?;
         cargo.env("CARGO_ENCODED_RUSTFLAGS", flags(&Crates::of_the_daemon(architecture)?)?);
         build(&mut cargo, "the program to be counted")?;
@@ -108,12 +108,12 @@ impl Counted {
         Ok(cases.collect())
     }
 
-    /// Counts one case, with so many other objects alive.
+    /// Counts one case, with `live` other objects alive.
     ///
     /// # Errors
     /// valgrind or the program fails.
     pub fn count(&self, case: &Case, live: u32) -> Result<Figure> {
-        // Both at once, as each keeps one processor busy.
+        // Both runs go on at once, because each keeps one processor busy.
         let (short, long) = thread::scope(|scope| {
             let short = scope.spawn(|| self.profile(case, LAPS, live));
             let long = self.profile(case, 2 * LAPS, live);
@@ -137,7 +137,7 @@ impl Counted {
         let kept = self.keep.as_ref().map(|keep| keep.join(format!("{}.{live}.{laps}", case.name())));
         let file = kept.unwrap_or_else(|| folder.path().join("callgrind"));
         let mut valgrind = Command::new("valgrind");
-        // A program's environment is on its stack, and moves the frames behind it.
+        // A program's environment is on its stack, and its size moves the frames after it.
         valgrind.env_clear().env("PATH", std::env::var_os("PATH").unwrap_or_default());
         valgrind.args(["--quiet", "--tool=callgrind", "--compress-strings=no", "--compress-pos=no"]);
         valgrind.arg(format!("--callgrind-out-file={}", file.display())).arg(&self.program);

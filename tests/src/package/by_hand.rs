@@ -1,5 +1,5 @@
-//! The daemon of the tests in a system with systemd, with its user, its folder and its units where the package has them: without making the package,
-//! which takes a release build.
+//! The daemon of the tests in a system with systemd, with its user, its folder and its units in the package's places. This module does not make the
+//! package, which takes a release build.
 
 use std::fs;
 use std::path::Path;

@@ -41,7 +41,7 @@ pub struct Crate {
 }
 
 impl Crates {
-    /// Asks cargo for the crates in the daemon: no tools of its build, and nothing of its tests.
+    /// Asks cargo for the crates in the daemon: without the tools of its build and the crates of its tests.
     ///
     /// # Errors
     /// cargo fails, or its output is not as expected.
@@ -114,7 +114,7 @@ impl Crates {
         })
     }
 
-    /// Returns those that are not of this repository.
+    /// Returns the crates that are not of this repository.
     pub fn foreign(&self) -> impl Iterator<Item = &Crate> {
         self.all.iter().filter(|it| it.checksum.is_some())
     }

@@ -1,4 +1,4 @@
-//! A daemon that is installed in a folder, where another program can be put in its place while a broker runs that was started from there.
+//! A daemon that is installed in a folder, where a test can replace it by another program while a broker runs that was started from this folder.
 
 use crate::broker::Broker;
 use crate::daemon::bare_command;
@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use tempfile::TempDir;
 
-/// A folder in which the daemon is installed, and a broker that was started from there.
+/// A folder in which the daemon is installed, and a broker that was started from this folder.
 pub struct Installed {
     /// The broker.
     pub broker: Broker,

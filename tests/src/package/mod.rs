@@ -1,7 +1,7 @@
 //! The Debian package of the daemon: `cargo package-deb`.
 //!
-//! The daemon is built as for a release; programs of the repository make what describes it (`pages`) and what is in it (`crates`); debhelper
-//! packs both as the files in `daemon/packaging/debian` say. Two runs of one commit with the same tools give the same bytes, whatever the
+//! The daemon is built as for a release; programs of the repository make its descriptions (`pages`) and the list of its contents (`crates`);
+//! debhelper packs both as the files in `daemon/packaging/debian` say. Two runs of one commit with the same tools give the same bytes, whatever the
 //! folder: the program has no path of this machine in it, and files have the time of the commit.
 
 pub mod by_hand;
@@ -34,7 +34,7 @@ const SOURCES: &str = "/usr/src/vhost-user-vulkan";
 pub struct Package {
     /// The Debian package.
     pub deb: PathBuf,
-    /// The list of what is in it, in CycloneDX's format.
+    /// The list of the package's contents, in CycloneDX's format.
     pub sbom: PathBuf,
 }
 
@@ -43,14 +43,14 @@ pub struct Package {
 pub enum Compiled {
     /// All programs are those of a release.
     ForRelease,
-    /// The libraries `daemon` and `vulkan` are not optimised, all others are: for tests of what is around the daemon.
+    /// The libraries `daemon` and `vulkan` are not optimised, all others are: for tests of the files around the daemon.
     Quickly,
 }
 
-/// Makes the package below the target folder, and prints on standard error how far it is.
+/// Makes the package below the target folder, and prints its progress on standard error.
 ///
 /// # Errors
-/// Something does not build, or a tool is missing; the message names the remedy.
+/// A program does not build, or a tool is missing; the message names the remedy.
 pub fn make(architecture: Architecture, compiled: Compiled) -> Result<Package> {
     let target = Crates::of_the_daemon(architecture)?.target_folder;
     make_in(architecture, compiled, &target.join(compiled.folder()).join(architecture.debian()))
@@ -68,7 +68,7 @@ pub fn make_in(architecture: Architecture, compiled: Compiled, folder: &Path) ->
     eprintln!("package: release builds for {}", architecture.debian());
     let binaries =
         [build(&crates, architecture, &DAEMON, compiled)?, build(&crates, architecture, &DOCTOR, compiled)?];
-    // What an earlier run has left must not get into this one.
+    // Files of an earlier run must not get into this package.
     if folder.exists() {
         fs::remove_dir_all(folder).with_context(|| format!("cannot empty {}", folder.display()))?;
     }
@@ -98,8 +98,8 @@ impl Compiled {
         }
     }
 
-    /// Returns where a program lies that cargo has put into the folder `built`. One that is not a release's is moved out of there, so that it
-    /// is not taken for one.
+    /// Returns where a program lies that cargo has put into the folder `built`. A program that is not a release's is moved out of this folder, so
+    /// that it is not taken for a release's.
     fn keep(self, built: &Path, Binary { name, package, .. }: &Binary) -> Result<PathBuf> {
         let program = built.join(name);
         if self == Self::ForRelease || *package != DAEMON.package {
@@ -177,7 +177,7 @@ fn build(
 }
 
 /// Returns the commit that is built, by which the program names itself, with a `+` if files were changed since; none outside a git checkout.
-/// It is the same for as long as this process runs, whatever is committed meanwhile.
+/// The result stays the same as long as this process runs, whatever is committed meanwhile.
 pub fn commit(repository: &Path) -> Option<&'static str> {
     static COMMIT: OnceLock<Option<String>> = OnceLock::new();
     let ask = || {
@@ -206,7 +206,7 @@ pub fn flags(crates: &Crates) -> Result<String> {
     let mut remapped = vec![(crates.repository.clone(), PathBuf::from(SOURCES))];
     let registries = crates.cargo_home.join("registry/src");
     for registry in fs::read_dir(&registries).with_context(|| format!("reading {}", registries.display()))? {
-        // Its name is that of the server that the crates came from.
+        // The folder has the name of the server from which the crates came.
         remapped.push((registry?.path(), Path::new(SOURCES).join("crates")));
     }
     let inherited = std::env::var("RUSTFLAGS").unwrap_or_default();

@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use super::names::NAME;
 use crate::program::{LIMIT, succeed};
 
-/// The variable with the address that a packager gives the users of the package: where they find sources, help and the issue tracker.
+/// The variable with the address that a packager gives the users of the package, for sources, help and the issue tracker.
 const HOMEPAGE: &str = "PACKAGE_HOMEPAGE";
 /// Files of the repository that are shipped as they are.
 const DOCUMENTS: &[&str] = &["CHANGELOG.md", "README.md", "SECURITY.md"];
@@ -60,7 +60,7 @@ fn changelog(version: &str, maintainer: &str, date: &str) -> String {
     )
 }
 
-/// The time of the commit, or the time that the environment gives, which becomes that of all files.
+/// The time of the commit, or the time that the environment gives, which becomes the time of all files.
 fn date() -> Result<String> {
     let mut git = Command::new("git");
     git.args(["log", "-1", "--format=%ct"]).current_dir(env!("CARGO_MANIFEST_DIR"));

@@ -121,7 +121,7 @@ impl Apt {
             .collect()
     }
 
-    /// Runs one apt-get download and prints how far it got every few seconds. apt resumes partial files by itself.
+    /// Runs one apt-get download and prints its progress every few seconds. apt resumes partial files by itself.
     fn download(&self, verb: &[&str], packages: &[&str], archives: Vec<Archive>) -> Result<Vec<Archive>> {
         let missing = archives.iter().filter(|archive| !archive.is_complete());
         let bytes: u64 = missing.clone().map(|archive| archive.size).sum();

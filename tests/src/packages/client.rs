@@ -34,7 +34,7 @@ pub enum Device<'a> {
 pub struct ClientRoot {
     /// The packages from which the Venus driver comes.
     drivers: PackageRoot,
-    /// The Venus driver that takes the place of theirs, if there is one.
+    /// The Venus driver, if any, that replaces the one of `drivers`.
     patched: Option<PathBuf>,
     /// Debian testing: the programs `drivers` lacks, and the software driver.
     programs: PackageRoot,
@@ -153,7 +153,7 @@ impl ClientRoot {
         let manifest = match device {
             Device::Native => self.programs.driver_manifest("lvp")?,
             Device::Venus(socket) => {
-                // Mesa logs why it gives up at the lowest level only.
+                // Mesa logs the reason for which it gives up only at the lowest level.
                 command
                     .env("VN_DEBUG", "vtest")
                     .env("VTEST_SOCKET_NAME", socket)

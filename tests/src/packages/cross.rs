@@ -43,7 +43,7 @@ pub fn cross_compiler() -> Result<PathBuf> {
         let status = unpack.arg("-x").args([&archive.file, &root]).status().context("cannot run dpkg-deb")?;
         ensure!(status.success(), "{} could not be unpacked", archive.file.display());
     }
-    // Written last, so that it stands for all the rest.
+    // This file is written last, so that its presence proves that the rest is complete.
     let fresh = dir.join("rustc.part");
     executable::write(&fresh, wrapper(&root).as_bytes())?;
     fs::rename(&fresh, &compiler)?;

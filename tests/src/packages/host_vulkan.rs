@@ -35,7 +35,7 @@ pub enum HostVulkan {
     Layered(PackageRoot, Arc<TempDir>, &'static str),
 }
 
-/// The variables by which a service manager describes a service to its processes. Where the tests run as a service, the daemon is not that service.
+/// The variables by which a service manager describes a service to its processes. If the tests run as a service, the daemon is not that service.
 const OF_A_SERVICE: [&str; 8] = [
     "JOURNAL_STREAM",
     "LISTEN_FDS",
@@ -116,7 +116,7 @@ impl HostVulkan {
         }});
         fs::write(&manifest_file, manifest.to_string())?;
         fs::copy(layer, &library_file)?;
-        // Another user may load it.
+        // Another user may load the layer.
         for path in [folder.path(), &library_file, &manifest_file] {
             fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
         }
@@ -175,11 +175,11 @@ impl HostVulkan {
 
 /// The copy of `executable` that uses `root`'s loader, made when the executable is newer.
 fn relinked(executable: &Path, root: &PackageRoot) -> Result<PathBuf> {
-    // One thread at a time: each would write the same file.
+    // One thread writes at a time, because each would write the same file.
     static WRITING: Mutex<()> = Mutex::new(());
     let _writing = WRITING.lock().unwrap_or_else(PoisonError::into_inner);
     let name = executable.file_name().context("an executable has a name")?.to_string_lossy();
-    // Of each package cache its own, where there are several.
+    // Each package cache has a copy of its own.
     let mut hasher = DefaultHasher::new();
     root.loader().hash(&mut hasher);
     let copy = executable.with_file_name(format!("{name}.{}-{:016x}", root.suite().name(), hasher.finish()));
@@ -192,7 +192,7 @@ fn relinked(executable: &Path, root: &PackageRoot) -> Result<PathBuf> {
     let mut elf = fs::read(executable).with_context(|| format!("cannot read {}", executable.display()))?;
     set_interpreter(&mut elf, &root.loader())
         .with_context(|| format!("cannot relink {}", executable.display()))?;
-    // Written beside and renamed: another test may be starting the old copy right now.
+    // The new copy is written beside the old one and renamed, because another test may be starting the old copy right now.
     let folder = TempDir::new_in(copy.parent().context("an executable lies in a folder")?)?;
     let fresh = folder.path().join("fresh");
     program::executable::write(&fresh, &elf)?;

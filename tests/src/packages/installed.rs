@@ -104,7 +104,7 @@ exec /usr/sbin/chroot "$2" env -i $5 sh -ec "$4"
 pub struct Installed(PathBuf);
 
 impl Installed {
-    /// Returns why this machine cannot have such a system, if so.
+    /// Returns the reason, if any, for which this machine cannot have such a system.
     #[must_use]
     pub fn obstacle() -> Option<&'static str> {
         let runs = |command: &mut Command| {

@@ -51,7 +51,7 @@ pub fn cache_dir() -> Result<PathBuf> {
     Ok(base.join("vhost-user-vulkan"))
 }
 
-/// Fetches something, in up to three attempts, since connections break and archives change while they are read.
+/// Calls `fetch` up to three times until it succeeds, since connections break and archives change while they are read.
 fn fetched<T>(what: &str, fetch: impl Fn() -> Result<T>) -> Result<T> {
     for pause in [Duration::from_secs(2), Duration::from_secs(10)] {
         match fetch() {

@@ -53,7 +53,7 @@ pub fn patched_driver() -> Result<PathBuf> {
     Ok(driver)
 }
 
-/// Unpacks `package` as `folder`, at once: other tests may be doing the same.
+/// Unpacks `package` as `folder` in one step, because other tests may be doing the same.
 fn unpack(package: &Path, folder: &Path) -> Result<()> {
     let fresh = tempfile::tempdir_in(folder.parent().context("the folder lies in another")?)?;
     let mut command = Command::new("dpkg-deb");

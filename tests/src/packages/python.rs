@@ -13,10 +13,10 @@ use anyhow::{Context, Result, ensure};
 use super::root::{PackageRoot, Suite};
 use super::{cache_dir, fetched};
 
-/// A set of wheels for `INTERPRETER`, complete: nothing is looked up beyond them.
+/// A complete set of wheels for `INTERPRETER`: pip looks up no others.
 #[derive(Clone, Copy, Debug)]
 pub struct Wheels {
-    /// Names the folder. Changing the list needs another name.
+    /// The name of the folder. A changed list needs another name.
     pub name: &'static str,
     /// Lines of pip's requirements format: `package==version --hash=sha256:…`.
     pub requirements: &'static str,
@@ -87,7 +87,7 @@ fn provide(wheels: &Wheels) -> Result<PathBuf> {
         return Ok(modules);
     }
     eprintln!("packages: python: fetching {}", wheels.name);
-    // Renamed when complete; the files of an interrupted run go with the folder's guard.
+    // The folder is renamed when it is complete; its guard removes the files of an interrupted run.
     let work = tempfile::tempdir_in(&folder)?;
     fs::write(work.path().join("requirements.txt"), wheels.requirements)?;
     fetched(wheels.name, || download(work.path()))?;
@@ -121,7 +121,7 @@ fn download(work: &Path) -> Result<()> {
     Ok(())
 }
 
-/// A wheel is a zip archive whose contents lie as they are imported.
+/// Unpacks a wheel: a zip archive whose contents have the layout in which Python imports them.
 fn unpack(wheel: &Path, modules: &Path) -> Result<()> {
     let mut zipfile = Command::new("python3");
     zipfile.args(["-m", "zipfile", "-e"]).args([wheel, modules]);

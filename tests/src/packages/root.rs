@@ -20,7 +20,7 @@ pub enum Suite {
     Bookworm,
     /// Debian 13: kernel 6.12, Mesa 25.0.
     Trixie,
-    /// The coming release: kernel 7.x, Mesa 26.1. Also where QEMU, llama.cpp and the software Vulkan driver come from.
+    /// The coming release: kernel 7.x, Mesa 26.1. QEMU, llama.cpp and the software Vulkan driver come from this suite, too.
     Testing,
     /// The suite that comes after: Mesa 26.2.
     Unstable,
@@ -31,7 +31,7 @@ pub enum Suite {
 }
 
 impl Suite {
-    /// Debian's suites with a Mesa of today, oldest first.
+    /// Debian's suites with a current Mesa, oldest first.
     pub const ALL: [Self; 3] = [Self::Trixie, Self::Testing, Self::Unstable];
 
     /// Ubuntu's suites, oldest first.
@@ -264,7 +264,7 @@ impl PackageRoot {
         }
         let apt = Apt::new(self.dir.join("apt"), self.suite)?;
         let archives = download(&apt).or_else(|first_failure| {
-            // The archive drops old versions: lists fetched some time ago may name files that are gone.
+            // The archive drops old versions: lists fetched some time ago may name files that no longer exist.
             eprintln!("packages: {}: {first_failure:#}; trying again with fresh lists", self.suite.name());
             apt.update()?;
             download(&apt)
@@ -280,7 +280,7 @@ impl PackageRoot {
         Ok(())
     }
 
-    /// Ubuntu's packages of those years have files outside of `/usr`, where a system has links.
+    /// Moves files below `/usr`: Ubuntu's packages of those years have files outside of `/usr`, at paths that are links on a system.
     fn merge_usr(&self) -> Result<()> {
         for folder in ["lib", "lib64"].into_iter().filter(|folder| self.path(folder).is_dir()) {
             let status = Command::new("cp")
@@ -306,7 +306,7 @@ impl PackageRoot {
                 .status()
                 .context("cannot run dpkg-deb")?;
             if !status.success() {
-                // A damaged download must not be found again by the next try.
+                // The next try must not find a damaged download again.
                 fs::remove_file(archive).ok();
                 bail!("{} could not be unpacked: run the command again", archive.display());
             }

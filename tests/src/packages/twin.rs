@@ -37,7 +37,7 @@ pub(super) fn make(root: &PackageRoot, folder: &Path) -> Result<()> {
     let first = fs::read_to_string(root.driver_manifest("lvp")?)?;
     let text = first.replace(&library.display().to_string(), &twin.display().to_string());
     fs::write(&manifest, text)?;
-    // Another user may load it.
+    // Another user may load the driver.
     for path in [folder, &twin, &manifest] {
         fs::set_permissions(path, fs::Permissions::from_mode(0o755))?;
     }

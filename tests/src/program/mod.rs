@@ -16,8 +16,8 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A program or a machine that takes longer hangs, however slow and busy this machine is ([`end_of`]). Shorter than the silence that ends a stage of
-/// `cargo acceptance`.
+/// A program or a machine that takes longer hangs, however slow and busy this machine is ([`end_of`]). The limit is shorter than the silence that
+/// ends a stage of `cargo acceptance`.
 pub const LIMIT: Duration = Duration::from_secs(9 * 60);
 
 /// A running program whose output is collected. Dropping it kills the program and all its descendants.
@@ -144,8 +144,8 @@ pub fn succeed(command: Command, limit: Duration) -> Result<String> {
     Ok(stdout)
 }
 
-/// Waits for the end of a process. Returns nothing if it is still running when this process and all that it has started have done nothing for
-/// `limit`, or after four times as long: on a busy machine programs are slow.
+/// Waits for the end of a process. Returns none if the process is still running when this process and all that it has started have been idle for
+/// `limit`, or after four times `limit`: on a busy machine programs are slow.
 ///
 /// # Errors
 /// The process cannot be waited for.

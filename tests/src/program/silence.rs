@@ -1,5 +1,5 @@
-//! The silence of commands: how long nothing was heard of them, and whether they work meanwhile. A compiler that has a small part of a busy
-//! machine is silent for long and works; a test that waits for what does not come uses no processor.
+//! The silence of commands: how long they have printed nothing, and whether they work meanwhile. A compiler that has a small part of a busy machine
+//! is silent for long and works; a test that waits in vain uses no processor.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use super::stat::Stat;
 
-/// Commands may be silent and work for so many times as long as they may be silent and idle.
+/// Commands may be silent and work for this many times as long as they may be silent and idle.
 const WORK: u32 = 4;
 
 /// Commands work if they use this part of one processor.
 const WORKING_SHARE: f64 = 0.05;
 
-/// The silence consists of so many looks: while a machine stands still only one of them passes, however long that takes.
+/// The number of looks in a silence: while a machine stands still, only one look passes, however long this takes.
 const LOOKS: u32 = 60;
 
 /// The silence of commands that run side by side, since one of them printed something.
@@ -33,9 +33,9 @@ pub(crate) struct Silence {
 /// A silence that is too long: the commands hang.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum TooLong {
-    /// For so long the commands have printed nothing and not worked.
+    /// The commands have printed nothing and not worked for this time.
     Idle(Duration),
-    /// For so long they have printed nothing, though they worked.
+    /// The commands have printed nothing for this time, though they worked.
     Working(Duration),
 }
 
@@ -54,8 +54,7 @@ impl Silence {
         (self.looks, self.idle) = (0, 0);
     }
 
-    /// Takes a look at commands that have printed nothing since the last one, and that have used so many clock ticks of processors since they
-    /// were started.
+    /// Takes a look at commands that have printed nothing since the last look, and that have used `used` clock ticks of processors since their start.
     pub(crate) fn look(&mut self, used: u64) -> Option<TooLong> {
         let work =
             self.pause().as_secs_f64() * WORKING_SHARE * rustix::param::clock_ticks_per_second() as f64;
@@ -116,7 +115,7 @@ mod tests {
     const MAX: Duration = Duration::from_secs(600);
     const MINUTE: Duration = Duration::from_secs(60);
 
-    /// Looks until the silence is too long; the commands use so many ticks between two looks.
+    /// Looks until the silence is too long; the commands use `ticks` ticks between two looks.
     fn until_too_long(silence: &mut Silence, ticks: u64) -> (u32, TooLong) {
         let mut used = silence.used;
         for look in 1.. {

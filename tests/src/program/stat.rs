@@ -9,7 +9,7 @@ use std::str::FromStr;
 pub(crate) struct Stat(String, usize);
 
 impl Stat {
-    /// Reads the figures of a process; none if it is not there.
+    /// Reads the figures of a process; none if the process does not exist.
     pub(crate) fn of(process: u32) -> Option<Self> {
         Self::in_folder(Path::new(&format!("/proc/{process}")))
     }
@@ -43,7 +43,7 @@ impl Stat {
         Some(self.field::<u64>(14)? + self.field::<u64>(15)?)
     }
 
-    /// Clock ticks of processors that those of its children have used that have ended and been waited for.
+    /// Clock ticks of processors that its children have used, of those that have ended and been waited for.
     pub(crate) fn ticks_of_children(&self) -> Option<u64> {
         Some(self.field::<u64>(16)? + self.field::<u64>(17)?)
     }

@@ -30,7 +30,7 @@ pub struct Density {
 }
 
 impl Density {
-    /// The part that each VM had of the GPU, and the smallest part of one of its contexts in relation to the largest.
+    /// The part of the GPU that each VM had, and the ratio of the smallest to the largest part of its contexts.
     #[must_use]
     pub fn by_vm(&self) -> Vec<(f64, f64)> {
         let all = self.figures.utilisation();
@@ -44,7 +44,7 @@ impl Density {
     }
 }
 
-/// Starts `idle` contexts, looks at them, and then runs `loaded` others beside them for some time.
+/// Starts `idle` contexts, measures them, and then runs `loaded` other contexts beside them for some time.
 ///
 /// # Errors
 /// A context does not come up, or fails.

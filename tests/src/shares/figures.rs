@@ -54,7 +54,7 @@ impl Outcome {
         })
     }
 
-    /// The figures of a tenant that never gets anything done.
+    /// The figures of a tenant that never completes a kernel.
     pub(super) fn nothing(tenant: Tenant, time: Duration) -> Self {
         let (kernels, per_hundredth, latency) = (0, vec![0; time.as_millis() as usize / 10], [0.0; 3]);
         let (per_kernel, processor) = (0.0, 0.0);
@@ -76,7 +76,7 @@ impl Outcome {
         self.kernels as f64 * self.alone / (self.seconds * 1e6)
     }
 
-    /// The part of the GPU that the tenant had in each hundredth of a second. A kernel is taken to have run in the time before it was
+    /// The part of the GPU that the tenant had in each hundredth of a second. The calculation assumes that a kernel ran in the time before it was
     /// complete.
     #[must_use]
     pub fn parts(&self) -> Vec<f64> {
@@ -98,7 +98,7 @@ impl Outcome {
 }
 
 impl Figures {
-    /// The part of the GPU that all tenants had together, relative to that of a tenant that is alone.
+    /// The part of the GPU that all tenants had together, relative to the part of a lone tenant.
     #[must_use]
     pub fn utilisation(&self) -> f64 {
         self.outcomes.iter().map(Outcome::part).sum()
@@ -143,7 +143,7 @@ impl Figures {
         errors.fold(0.0, f64::max)
     }
 
-    /// The smallest share as a part of the largest, each in relation to its target.
+    /// The smallest share divided by the largest, each in relation to its target.
     #[must_use]
     pub fn min_max(&self) -> f64 {
         let relative = self.shares().into_iter().zip(self.targets()).filter(|(_, target)| *target > 0.0);

@@ -1,5 +1,5 @@
-//! Goals for the sharing of the GPU. No other place has these numbers. No test has them, since a machine with other work shares its own processors
-//! among programs, broker and, where there is no GPU, the driver that computes.
+//! Goals for the sharing of the GPU. No other file has these numbers. Tests do not check them, since a machine with other work shares its own
+//! processors among programs, broker and, without a GPU, the driver that computes.
 
 use super::figures::Figures;
 
@@ -7,7 +7,7 @@ use super::figures::Figures;
 const OFF: f64 = 5.0;
 /// The part of the GPU's time that must be used.
 const USED: f64 = 0.8;
-/// The least part that a tenant must have of the largest part of an equal tenant.
+/// The least that a tenant must have, as a part of the largest amount of an equal tenant.
 const EVEN: f64 = 0.9;
 /// Microseconds that urgent work may wait beyond the kernel that runs.
 const URGENT: f64 = 3000.0;
@@ -15,7 +15,7 @@ const URGENT: f64 = 3000.0;
 const BACKGROUND: f64 = 0.02;
 /// Microseconds that a neighbour of an endless kernel may wait: the limit of that kernel and a tenth of a second.
 const BESIDE_ENDLESS: f64 = 2_100_000.0;
-/// The least part that a lone tenant must get done with a broker, relative to its work without one.
+/// The least work that a lone tenant must complete with a broker, relative to its work without a broker.
 pub const ALONE: f64 = 0.97;
 
 /// A goal, in words, and whether it was reached.

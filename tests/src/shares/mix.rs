@@ -15,7 +15,7 @@ pub struct Tenant {
     pub in_flight: u32,
     /// Microseconds from one submission to the next; 0 for as many as possible.
     pub period: u32,
-    /// Microseconds it thinks between a kernel and the next.
+    /// Microseconds that it pauses between a kernel and the next.
     pub think: u32,
     /// A workgroup of its kernel runs for a quarter of the kernel's time, rather than a moment.
     pub long_workgroups: bool,

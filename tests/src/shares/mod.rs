@@ -4,7 +4,7 @@
 //! `mix` lists the tenants, `tenants` runs them, `figures` makes shares of their results, `goals` holds the least good shares, `plot` draws them.
 //!
 //! A share is a tenant's work in units of its work alone: the number of its kernels times the time of one kernel when no other tenant runs, divided
-//! by the whole time. So shares and utilisation are seen by the programs; no counter of the daemon is believed.
+//! by the whole time. So the programs measure shares and utilisation; no counter of the daemon is used.
 
 mod density;
 mod figures;

@@ -9,7 +9,7 @@ const MARGIN: f64 = 40.0;
 const COLOURS: [&str; 8] =
     ["#4477aa", "#ee6677", "#228833", "#ccbb44", "#66ccee", "#aa3377", "#bbbbbb", "#222222"];
 
-/// An SVG: each tenant's share of the GPU in each half second as a stacked area, dashed lines where the borders should be.
+/// An SVG: each tenant's share of the GPU in each half second as a stacked area, with dashed lines at the intended borders.
 #[must_use]
 pub fn plot(figures: &Figures, title: &str) -> String {
     let parts: Vec<Vec<f64>> = figures.outcomes.iter().map(|outcome| halves(&outcome.parts())).collect();

@@ -17,8 +17,7 @@ impl Size {
     /// Microseconds after which a GPU starts other workgroups of a kernel. It can turn to another context then, as in the kernels of most programs.
     pub const WAVE: u32 = 100;
 
-    /// A kernel of so many microseconds, where a kernel of this size takes `taken`; if it is much longer than `wave`, its workgroups run for `wave`
-    /// each.
+    /// A kernel of these `microseconds`, where one of this size takes `taken`; if it is much longer than `wave`, its workgroups run for `wave` each.
     #[must_use]
     pub fn of(self, taken: f64, microseconds: u32, wave: Option<u32>) -> Self {
         let (wanted, steps) = (f64::from(microseconds), f64::from(self.steps) / taken);

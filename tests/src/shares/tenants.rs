@@ -20,7 +20,7 @@ pub enum Sharing {
     Native,
 }
 
-/// The sizes that kernels must have, measured where they run.
+/// The sizes that kernels must have, measured on the device that runs them.
 #[derive(Debug, Default)]
 pub struct Kernels {
     /// A kernel of known length, and its length in microseconds.
@@ -36,7 +36,7 @@ impl Kernels {
             let tenant = mix::tenant("measure", 1, 1, 4);
             let stand = start(place, &Sharing::Driver, &[tenant])?;
             let mut size = if wide { Size::WIDE } else { Size::NARROW };
-            // Long enough that submitting does not count.
+            // The kernel is long enough that the time of submitting does not matter.
             self.known = loop {
                 let mut program = Program::start(command(&stand, place, 0)?, &tenant, size)?;
                 program.expect_line().with_context(|| stand.log())?;
@@ -53,8 +53,8 @@ impl Kernels {
     }
 }
 
-/// Runs a mix for some time. Before and behind that each tenant runs alone for a moment, in turn, so that the time of a kernel alone is known for the
-/// state of the machine at that time.
+/// Runs a mix for some time. Before and after the mix each tenant runs alone for a moment, in turn, which shows the time of a kernel alone in the
+/// machine's present state.
 ///
 /// # Errors
 /// Something does not start, or a tenant fails.
@@ -133,7 +133,7 @@ pub fn compare(
     (0..times).map(|_| Ok(without.alone(tenant)? / with.alone(tenant)?)).collect()
 }
 
-/// The time for which a tenant runs alone, and the number of such runs before and behind a mix.
+/// The time for which a tenant runs alone, and the number of such runs before and after a mix.
 const ALONE: Duration = Duration::from_millis(300);
 const ALONE_TIMES: u32 = 3;
 
@@ -168,10 +168,10 @@ fn configuration(stand: &Stand, head: &str, tenants: &[Tenant]) -> String {
     let mut text = format!("control-socket = {:?}\n{head}\n", stand.path("control"));
     for Tenant { name, weight, class, endless, .. } in tenants {
         let socket = stand.device_socket(name);
-        // An operator's quota would count against the loads of a test.
+        // An operator's quota would restrict the loads of a test.
         let _ =
             write!(text, "[vm.{name}]\nsocket-path = {socket:?}\nweight = {weight}\nclass = \"{class}\"\n");
-        // Software drivers take their time.
+        // Software drivers are slow.
         let contended = if *endless { CONTENDED } else { "60min" };
         let _ = writeln!(text, "max-submit-time = \"60min\"\nmax-submit-time-contended = \"{contended}\"");
     }
@@ -195,7 +195,7 @@ impl Program {
         let mut arguments =
             vec![("--steps", steps), ("--words", size.words), ("--in-flight", tenant.in_flight)];
         arguments.extend([("--period", tenant.period), ("--think", tenant.think)]);
-        // So many dispatches, one after the other, that even a fast GPU takes hours.
+        // The dispatches run one after the other; even a fast GPU takes hours for so many.
         arguments.push(("--dispatches", if tenant.endless { 10_000 } else { 1 }));
         for (name, value) in arguments {
             command.arg(name).arg(value.to_string());
@@ -221,7 +221,7 @@ impl Program {
             if outcome.kernels > 1 {
                 break outcome;
             }
-            // A slow GPU: a processor that other programs use as well.
+            // The GPU may be slow: a processor that other programs use, too.
             time *= 2;
             ensure!(time < PATIENCE / 4, "not two kernels in {:?}", time / 2);
         };

@@ -96,7 +96,7 @@ impl Attacker {
     }
 }
 
-/// A worker that was taken over rings, takes back, makes reads wait, and fills its doorbell.
+/// A worker under an attacker's control rings its doorbell, resets it, makes reads of it wait, and fills it.
 fn doorbell(attacker: &Attacker, _: &mut Random) -> Result<()> {
     let gpu = Arc::new(attacker.guest()?);
     let mut device = Device::create(&gpu, "doorbell")?;
@@ -111,7 +111,7 @@ fn doorbell(attacker: &Attacker, _: &mut Random) -> Result<()> {
     Ok(())
 }
 
-/// A worker that was taken over floods, forges and cuts the log.
+/// A worker under an attacker's control floods, forges and cuts the log.
 fn output(attacker: &Attacker, _: &mut Random) -> Result<()> {
     let guest = attacker.guest()?;
     guest.create_context("output")?;
@@ -125,7 +125,7 @@ fn output(attacker: &Attacker, _: &mut Random) -> Result<()> {
     Ok(rustix::net::shutdown(&end, rustix::net::Shutdown::Both)?)
 }
 
-/// Workers that read nothing, and a driver that goes on submitting.
+/// Workers that do not read their messages, and a driver that continues to submit.
 fn deaf(attacker: &Attacker, _: &mut Random) -> Result<()> {
     let guest = attacker.guest()?;
     let contexts = (0..4).map(|_| guest.create_context("deaf")).collect::<Result<Vec<_>, _>>()?;
@@ -202,7 +202,7 @@ fn shrink(attacker: &Attacker, _: &mut Random) -> Result<()> {
     Ok(())
 }
 
-/// Connects 100 times and says nothing.
+/// Connects 100 times and sends nothing.
 fn connections(attacker: &Attacker, _: &mut Random) -> Result<()> {
     let _silent: Vec<_> = (0..100).map(|_| UnixStream::connect(attacker.broker.path(attacker.vm))).collect();
     std::thread::sleep(ROUND / 4);
@@ -261,7 +261,7 @@ fn rings(attacker: &Attacker, random: &mut Random) -> Result<()> {
     Ok(())
 }
 
-/// Workers that end, as drivers make them.
+/// Workers that end, as if by a crash of their driver.
 fn deaths(attacker: &Attacker, _: &mut Random) -> Result<()> {
     let gpu = Arc::new(attacker.guest()?);
     for _ in 0..5 {
@@ -272,7 +272,7 @@ fn deaths(attacker: &Attacker, _: &mut Random) -> Result<()> {
     Ok(())
 }
 
-/// Many programs that submit little, so that little is expected of them, and then much, all at once.
+/// Many programs that first submit little work, so that the scheduler expects little, and then submit much work, all at once.
 fn surge(attacker: &Attacker, _: &mut Random) -> Result<()> {
     let gpu = Arc::new(attacker.guest()?);
     let mut programs = (0..SURGE).map(|_| Surging::start(&gpu)).collect::<Result<Vec<_>>>()?;

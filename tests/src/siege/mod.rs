@@ -22,7 +22,7 @@ use watch::{Found, Watch, Watched};
 /// VMs that only compute.
 const NEIGHBOURS: [&str; 2] = ["neighbour-1", "neighbour-2"];
 
-/// The longest time for which a thread may wait for anything but work.
+/// The longest time for which a thread may wait for anything other than work.
 pub const BLOCKED_MAX: Duration = Duration::from_millis(50);
 /// The growth that a process may show at the end, KiB: memory that its allocator keeps.
 pub const GROWN_MAX_KIB: u64 = 16 << 10;
@@ -41,7 +41,7 @@ pub struct Report {
     pub gaps: Vec<Duration>,
     /// The part of each neighbour in the charges of all VMs for the GPU's time, in relation to an equal part for each VM.
     pub shares: Vec<f64>,
-    /// Times that a neighbour's device process was started again.
+    /// The number of restarts of neighbours' device processes.
     pub restarts: u64,
     /// The faults of the neighbours' programs.
     pub failures: Vec<String>,
@@ -98,7 +98,7 @@ impl fmt::Display for Report {
     }
 }
 
-/// Lets these attacks go on for so long.
+/// Lets these attacks go on for `time`.
 ///
 /// # Errors
 /// The broker does not start, or a neighbour's program does not.
@@ -166,7 +166,7 @@ impl Rounds {
                 if let Err(error) = (attack.round)(&attacker, &mut random) {
                     counted.failed.fetch_add(1, Ordering::Relaxed);
                     log::debug!("{}: {error:#}", attack.name);
-                    // The attacker may be held back, or its device process starts again.
+                    // The daemon may hold the attacker back, or its device process may be starting again.
                     std::thread::sleep(Duration::from_millis(100));
                 }
             }

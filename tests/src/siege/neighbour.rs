@@ -1,4 +1,4 @@
-//! A VM that does no harm to others: its program always has work for the GPU.
+//! A VM that only computes: its program always has work for the GPU.
 
 use crate::broker::Broker;
 use crate::frontend::{Options, Session};
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 /// Bytes that are filled at a time.
 pub(super) const SIZE: u64 = 16 << 20;
-/// A submission takes so long at least, and has as many fills as that needs: then the GPU is never without work.
+/// The least time of a submission, which has as many fills as this time needs, so that the GPU is never without work.
 const SUBMISSION_MIN: Duration = Duration::from_millis(2);
 const FILLS_MAX: u32 = 4096;
 /// Submissions that are not complete at any time.
@@ -65,7 +65,7 @@ impl Neighbour {
     /// Ends the program.
     ///
     /// # Errors
-    /// Something that it did failed.
+    /// A step of the program failed.
     pub(super) fn end(self) -> Result<()> {
         self.stop.store(true, Ordering::Relaxed);
         self.thread.join().ok().context("the neighbour's thread panicked")?
@@ -93,7 +93,7 @@ impl Work {
         }
     }
 
-    /// Records so many fills.
+    /// Records `fills` fills.
     ///
     /// # Errors
     /// The device refuses them.

@@ -1,5 +1,5 @@
 //! Watches processes that must not stand still: their holdings, whether they live, and the time for which one of their threads waits in the kernel for
-//! anything but work.
+//! anything other than work.
 
 use crate::daemon::{Holdings, is_alive};
 use anyhow::Result;
@@ -20,7 +20,7 @@ const WAITS_FOR_WORK: [u32; 7] = [7, 35, 232, 230, 271, 281, 441];
 /// waitid, accept4.
 const HELPER_WAITS: [u32; 7] = [202, 43, 45, 47, 61, 247, 288];
 
-/// The broker's thread that makes processes. The system may take any time for that, and no other thread waits for it.
+/// The broker's thread that makes processes. The system may take any time to make a process, and no other thread waits for this thread.
 const STARTER: &str = "starter";
 
 /// A process that must not stand still.
@@ -43,7 +43,7 @@ pub struct Found {
     pub anonymous_kib: [u64; 2],
     /// Open descriptors, at the beginning and at the end.
     pub descriptors: [usize; 2],
-    /// The longest time in which one thread did not run and was in the kernel for anything but work, and where that was.
+    /// The longest time in which one thread did not run and waited in the kernel for anything other than work.
     pub blocked: Duration,
     /// The thread's place then, as `/proc/PID/task/TID/syscall` shows it.
     pub place: String,
@@ -57,7 +57,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Begins to look at these processes.
+    /// Begins to watch these processes.
     ///
     /// # Errors
     /// One of the processes is not there.

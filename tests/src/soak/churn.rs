@@ -1,4 +1,4 @@
-//! The actions of the events. An event that cannot do its action has failed.
+//! The actions of the events. An event whose action is impossible has failed.
 
 use super::pace::{Due, Event, VMS};
 use super::stage::{GUEST, Stage};
@@ -26,7 +26,7 @@ const SIZE: u64 = 1 << 20;
 const POLL: Duration = Duration::from_millis(20);
 /// Time that a program has to end with its VMM.
 const GOING: Duration = Duration::from_secs(1);
-/// Connections that say nothing: more than the broker keeps.
+/// The number of connections that send nothing: more than the broker keeps.
 const SILENT: usize = 40;
 /// Time for which these connections stay.
 const SILENCE: Duration = Duration::from_secs(1);
@@ -136,7 +136,7 @@ fn hang(stage: &Stage, vm: &str) -> Result<()> {
     let gpu = stage.gpu(vm)?;
     let mut program = endless::Program::start(&gpu, "hang")?;
     program.stop()?;
-    // The limit ends the submission, and with it the wait: the context may be lost or not.
+    // The limit ends the submission and so the wait, whether the context is lost or not.
     let ended = program.is_ended_within(PATIENCE);
     gpu.destroy_context(program.context())?;
     ensure!(ended, "it goes on");
@@ -176,14 +176,14 @@ fn reload(stage: &Stage, event: Event) -> Result<()> {
         let device = stage.broker.device(last)?;
         return disturbed(stage, last, || {
             stage.end_vmm(last);
-            // The broker may not have heard yet that no frontend is connected.
+            // The broker may not yet know that no frontend is connected.
             stage.broker.say(&["reload", "--now"])?;
             let back = || stage.broker.device(last).is_ok_and(|now| now != device) && stage.serves(last);
             ensure!(eventually(PATIENCE, back), "{last} does not come back");
             Ok(())
         });
     }
-    // The VM that goes may have a guest.
+    // The VM that is removed may have a guest.
     stage.broker.say(&["reload", "--now"])?;
     let settled = || match event {
         Event::Member if new.has_guest => stage.broker.listens(GUEST),

@@ -10,7 +10,7 @@ pub enum Tolerance {
     By(f64),
     /// The growth is at most this part of the median.
     Part(f64),
-    /// Nothing is judged: other programs of the machine move the measure, which is a figure.
+    /// The growth is not judged, because other programs of the machine change the measure. It is only a figure.
     Figure,
 }
 

@@ -8,8 +8,8 @@
 //! | `rest` | the holdings that are left at a rest |
 //! | `flat` | whether numbers taken one after another grow |
 //!
-//! Several lanes do the events as they become due. At each rest they stop, the VMMs go, and the holdings of the processes are counted: no guest can
-//! excuse a descriptor then. An event that another one disturbs may fail; any other failure is a fault.
+//! Several lanes do the events as they become due. At each rest the lanes stop, the VMMs end, and the holdings of the processes are counted: then no
+//! guest accounts for a descriptor. An event that another one disturbs may fail; any other failure is a fault.
 
 mod churn;
 pub mod flat;
@@ -111,7 +111,7 @@ impl Tally {
     }
 }
 
-/// Does everything that the plan demands. `threads` is the program of this crate with the name `many_threads`.
+/// Carries out the plan. `threads` is the program of this crate with the name `many_threads`.
 ///
 /// # Errors
 /// The broker does not start, or does not come to rest.
@@ -142,7 +142,7 @@ pub fn run(plan: Plan, threads: PathBuf) -> Result<Report> {
                 over = lanes.iter().all(thread::ScopedJoinHandle::is_finished);
             }
             let _all = calm.try_write_for(TO_THE_END).unwrap_or_else(|| {
-                // A program may wait for a worker that died before it had told of a ring.
+                // A program may wait for a worker that died before it had reported a ring.
                 VMS.iter().for_each(|vm| stage.release(vm));
                 calm.write()
             });
@@ -172,11 +172,11 @@ fn next(queue: &Mutex<impl Iterator<Item = Due>>) -> Option<Due> {
     queue.lock().next()
 }
 
-/// Does an event, and counts it. If it fails though no other event has disturbed its VM, that is a fault.
+/// Does an event, and counts it. A failure counts as a fault if no other event has disturbed the event's VM.
 fn do_one(stage: &Stage, due: &Due, tally: &Mutex<Tally>) {
     let before = stage.disturbances(due.vm);
     let done = perform(stage, due);
-    // An odd number: another event was disturbing the VM already.
+    // An odd number means that another event was already disturbing the VM.
     let disturbed = done.is_err() && (before % 2 == 1 || stage.disturbances(due.vm) != before);
     let mut tally = tally.lock();
     let (count, failed) = tally.events.entry(due.event.name()).or_default();

@@ -6,14 +6,14 @@ use std::time::Duration;
 /// The VMs that are always there. No event ends the device process of the first, which therefore has the whole time to grow.
 pub const VMS: [&str; 4] = ["a", "b", "c", "d"];
 
-/// Something that happens.
+/// A kind of event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
     /// A program makes a device, computes, and ends.
     Program,
     /// A program of stock Mesa computes, and is killed now and then.
     Client,
-    /// A VMM ends, and comes back.
+    /// A VMM ends, and starts again.
     Restart,
     /// A worker dies.
     WorkerDies,
@@ -25,11 +25,11 @@ pub enum Event {
     Kill,
     /// An operator changes a share.
     Set,
-    /// An operator looks.
+    /// An operator asks for the status.
     Status,
     /// Metrics are collected.
     Scrape,
-    /// A client connects to the control socket and says nothing.
+    /// A client connects to the control socket and sends nothing.
     Silence,
     /// The file gives a VM another weight.
     Reshare,
@@ -39,7 +39,7 @@ pub enum Event {
     Replace,
     /// The file is wrong.
     WrongFile,
-    /// SIGHUP, and the file is as it was.
+    /// The broker gets SIGHUP, and the file has not changed.
     Hangup,
     /// The log is copied and truncated.
     Rotate,
@@ -97,7 +97,7 @@ pub struct Due {
     pub event: Event,
     /// The VM that it is about, or the broker.
     pub vm: &'static str,
-    /// Decides the open choices of the event.
+    /// The seed that decides the open choices of the event.
     pub seed: u64,
 }
 
@@ -131,7 +131,7 @@ impl Event {
     }
 }
 
-/// Returns the events of so many hours that `can` admits, in the order of their times. Each happens at least once.
+/// Returns the events of `hours` hours that `can` admits, in the order of their times. Each event happens at least once.
 #[must_use]
 pub fn schedule(hours: f64, seed: u64, can: &dyn Fn(Event) -> bool) -> Vec<Due> {
     let mut random = Random::new(seed);

@@ -1,4 +1,4 @@
-//! A rest: the VMMs have gone, no program is left, and the holdings of our processes are counted.
+//! A rest: the VMMs have ended, no program is left, and the holdings of our processes are counted.
 
 use super::flat::{Line, Tolerance};
 use super::pace::VMS;
@@ -12,7 +12,7 @@ use std::fs;
 use std::path::Path;
 use std::time::Duration;
 
-/// Time until everything that came is gone: workers have a few seconds to end.
+/// The time in which all processes of guests must end: workers have a few seconds to end.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Processes that are watched from the beginning to the end.
 const WATCHED: [&str; 3] = ["broker", "device process of a", "launcher of a"];
@@ -31,11 +31,11 @@ struct Process {
     pss_kib: u64,
 }
 
-/// The things that are left at a rest.
+/// The holdings that are left at a rest.
 #[derive(Clone, Debug)]
 pub(super) struct Rest {
     processes: Vec<Process>,
-    /// VMs that come and go and are there.
+    /// VMs that come and go, and exist at this rest.
     guests: usize,
     /// Processes beyond a device process and a launcher for each VM.
     surplus: usize,
@@ -49,7 +49,7 @@ pub(super) struct Rest {
 }
 
 impl Rest {
-    /// Ends the VMMs, waits until nothing of them is left, and counts.
+    /// Ends the VMMs, waits until no process of theirs is left, and counts.
     pub(super) fn take(stage: &Stage, events: u64) -> Result<Self> {
         VMS.iter().for_each(|vm| stage.end_vmm(vm));
         let broker = &stage.broker;
@@ -126,11 +126,11 @@ pub(super) fn lines(rests: &[Rest]) -> Vec<Line> {
         }));
         lines.push(line(name("threads"), Tolerance::By(0.5), &|rest| of(rest).holdings.threads as f64));
         lines.push(line(name("mappings"), Tolerance::By(4.0), &|rest| of(rest).holdings.mappings as f64));
-        // The pages that an allocator keeps vary by some.
+        // The number of pages that an allocator keeps varies a little.
         lines.push(line(name("memory of its own, KiB"), Tolerance::By(512.0), &|rest| {
             of(rest).holdings.anonymous_kib as f64
         }));
-        // A page that fewer processes share counts more, and other programs of the machine share the libraries' pages.
+        // A page counts more if fewer processes share it, and other programs of the machine share the libraries' pages.
         lines.push(line(name("PSS, KiB"), Tolerance::Figure, &|rest| of(rest).pss_kib as f64));
     }
     lines.push(line("surplus processes".into(), Tolerance::By(0.5), &|rest| rest.surplus as f64));

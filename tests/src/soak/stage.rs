@@ -21,7 +21,7 @@ use tempfile::TempDir;
 
 /// The VM that comes and goes.
 pub(super) const GUEST: &str = "guest";
-/// Limits that end a hang soon, and hold no program back for it.
+/// Limits that end a hang soon, and hold no program back after a hang.
 const LIMITS: &str = "max-submit-time = \"20s\"\nmax-submit-time-contended = \"5s\"\nstrikes = 100000\nstrike-hold = \"100ms\"";
 /// Bytes of the file system with the states of VMs.
 const STATES: &str = "size=256k,mode=700";
@@ -37,7 +37,7 @@ pub(super) struct Config {
 pub(super) struct Stage {
     pub(super) broker: Broker,
     pub(super) port: u16,
-    /// The control group of the broker, where the machine has such.
+    /// The control group of the broker, if the machine has control groups.
     pub(super) unit: Option<Unit>,
     pub(super) config: Mutex<Config>,
     /// Bytes of the log that was truncated.
@@ -47,7 +47,7 @@ pub(super) struct Stage {
     /// Bridges so far.
     bridges: AtomicU64,
     machines: HashMap<&'static str, Machine>,
-    /// The last field, and dropped last: the other fields have files in it.
+    /// The last field, which is dropped last, because the other fields have files in its folder.
     states: States,
     top: String,
 }
@@ -78,7 +78,7 @@ impl Stage {
         Ok(Self { broker, port, unit, config, rotated, threads, bridges, machines, states, top })
     }
 
-    /// Returns which events can be had on this machine.
+    /// Returns a function that says whether this machine can have an event.
     pub(super) fn can(&self) -> impl Fn(Event) -> bool + use<> {
         let mounted = self.states.mounted;
         move |event| event != Event::FullDisk || mounted
@@ -115,7 +115,7 @@ impl Stage {
         Ok(Arc::clone(bridge.insert(fresh)))
     }
 
-    /// Returns whether the VM's device process is there for a VMM; perhaps one has connected already.
+    /// Returns whether the VM's device process is ready for a VMM; a VMM may already have connected.
     pub(super) fn serves(&self, vm: &str) -> bool {
         self.broker.vm(vm).is_ok_and(|vm| vm["state"] == "waiting" || vm["state"] == "connected")
     }
@@ -189,7 +189,7 @@ fn borrowed<'a>(vms: &'a [(&'static str, String)]) -> Vec<(&'a str, &'a str)> {
     vms.iter().map(|(name, keys)| (*name, keys.as_str())).collect()
 }
 
-/// A small file system for the states of VMs, or a folder where none can be mounted.
+/// A small file system for the states of VMs, or a folder if none can be mounted.
 struct States {
     folder: TempDir,
     mounted: bool,

@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, BTreeSet};
 /// Arrows with the names that they are for.
 pub type Arrows = BTreeMap<(String, String), BTreeSet<String>>;
 
-/// The lookup follows no more imports of imports.
+/// The most imports of imports that the lookup follows.
 const STEPS_MAX: usize = 32;
 
 /// The place that a path leads to.
@@ -59,7 +59,7 @@ impl Tree {
         Some(target)
     }
 
-    /// The modules along a path as it is written, without imports: the last is as far as the path goes through modules.
+    /// The modules along a path as it is written, without imports: the last is the deepest module on the path.
     #[must_use]
     pub fn written_modules(&self, from: usize, path: &[String]) -> Vec<usize> {
         let first = path.first().map(String::as_str);
@@ -196,7 +196,7 @@ mod tests {
             ("src/a.rs", "pub use super::b::*; fn f() { Nothing::f(); serde::f(); }"),
             ("src/b.rs", "pub use super::a::*; pub use super::a::Lost; pub use super::b::Lost;"),
         ]);
-        // Such code is no Rust; the last module on the way counts as the owner of a name that cannot be found.
+        // Such code is no valid Rust; the last module on the path counts as the owner of a name that cannot be found.
         assert_eq!(found, ["b.rs -> a.rs: Lost"]);
     }
 }

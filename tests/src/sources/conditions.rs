@@ -49,7 +49,7 @@ fn value(meta: &Meta, off: &[&str]) -> Option<bool> {
     }
 }
 
-/// One part with the value `deciding` decides; the opposite value needs all parts.
+/// A single part with the value `deciding` decides the result; the opposite result needs all parts.
 fn decided(values: &[Option<bool>], deciding: bool) -> Option<bool> {
     if values.contains(&Some(deciding)) {
         Some(deciding)

@@ -36,7 +36,7 @@ fn reachable<'a>(places: &BTreeMap<&'a str, BTreeSet<&'a str>>, from: &'a str) -
     found
 }
 
-/// The arrows of `arrows` that make a cycle of places, one on each line, with paths from `folder` on; `place` is where a file counts.
+/// The arrows of `arrows` that make a cycle of places, one on each line, with paths from `folder` on; `place` gives the place in which a file counts.
 #[must_use]
 pub fn described<'a>(
     cycle: &BTreeSet<&str>,

@@ -54,7 +54,7 @@ impl Tree {
         with_file.filter_map(|(at, module)| Some((at, table(&module.file)?))).collect()
     }
 
-    /// All that does not fit to the table of the module `head`.
+    /// Returns the differences between the code below the module `head` and its table.
     #[must_use]
     pub fn against(&self, head: usize, table: &Table) -> Vec<String> {
         let parent = &self.modules[head];

@@ -1,11 +1,10 @@
-//! The sources of this repository as the guards of its structure see them: parsed, with code for tests told apart.
+//! The sources of this repository as the tests of its structure see them: parsed, with code for tests marked.
 //!
-//! `conditions` tells from attributes which code a product never contains, `words` counts keywords and finds names, also in the bodies of macros,
+//! `conditions` finds by attributes the code that a product never contains, `words` counts keywords and finds names, also in the bodies of macros,
 //! `tree` is the modules of a package, `arrows` the uses between files, `cycles` the circles of uses, `layers` the tables of the modules that a
-//! module may use, `comments` the documentation. None of them knows a rule: those are the tests `tidy`, `layering` and `modules`.
+//! module may use. None of them knows a rule: those are the tests `tidy`, `layering` and `modules`.
 
 pub mod arrows;
-pub mod comments;
 pub mod conditions;
 pub mod cycles;
 pub mod layers;
@@ -35,7 +34,7 @@ pub const PACKAGES: &[&str] = &[
     "tests",
 ];
 
-/// Packages that are not part of the product; in all other packages, code is told from that of their tests.
+/// Packages that are not part of the product; in all other packages, code is distinguished from that of their tests.
 pub const TOOLS: &[&str] = &["protocol/codegen", "tests"];
 
 /// One file.

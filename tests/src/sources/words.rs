@@ -228,7 +228,7 @@ mod tests {
 
     #[test]
     fn unsafe_code_is_counted_once_each_and_words_in_text_are_not() {
-        // In a string, so that this file has no unsafe code itself.
+        // The code is in a string, so that this file has no unsafe code itself.
         let code = r#"
             /// unsafe
             unsafe fn one(_: unsafe extern "C" fn()) -> &'static str { "unsafe // unsafe" }

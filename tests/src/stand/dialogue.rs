@@ -9,7 +9,7 @@ use std::sync::mpsc;
 use std::time::Duration;
 use tempfile::TempDir;
 
-/// The time after which a test gives up waiting: nothing takes this long.
+/// The time after which a test gives up waiting: no answer takes this long.
 pub const PATIENCE: Duration = Duration::from_secs(480);
 
 /// A running program. Dropping it kills it.

@@ -44,7 +44,7 @@ impl Drop for Running {
 }
 
 impl Stand {
-    /// A stand with nothing in it.
+    /// A stand without daemons and bridges.
     ///
     /// # Errors
     /// There is no room for files.
@@ -80,7 +80,7 @@ impl Stand {
     /// Waits for the device of a VM, and makes a bridge to it.
     ///
     /// # Errors
-    /// The device does not come up.
+    /// The device does not start.
     pub fn connect(&mut self, vm: &str) -> Result<()> {
         let socket = self.device_socket(vm);
         let mut is_over = || self.daemons.iter_mut().any(|daemon| !daemon.is_running());
@@ -104,7 +104,7 @@ impl Stand {
         std::fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
-    /// Starts to wait for something to be logged; the thread returns when that was, counted from now.
+    /// Starts to wait until a text is logged; the thread returns the time from now to that moment.
     #[must_use]
     pub fn watch_for(&self, what: &'static str, limit: Duration) -> JoinHandle<Option<Duration>> {
         let (file, start) = (self.path("log"), Instant::now());

@@ -10,7 +10,7 @@ const SYMLINK: u32 = 0o120_777;
 const FILE: u32 = 0o100_644;
 const EXECUTABLE: u32 = 0o100_755;
 
-/// An archive being written. Folders are added as files need them; a path added before is left as it is.
+/// An archive being written. Folders are added as files need them; a path that was added before does not change.
 pub(super) struct Archive<W> {
     out: W,
     written: usize,

@@ -20,7 +20,7 @@ pub struct Guest {
     suite: Suite,
     kernel_release: String,
     kernel: PathBuf,
-    /// The initramfs without a command; see [`Script`]. The file has no name, so it goes with this process.
+    /// The initramfs without a command; see [`Script`]. The file has no name, so it disappears with this process.
     initramfs: File,
 }
 

@@ -47,7 +47,7 @@ impl Default for Options {
     fn default() -> Self {
         Self {
             memory_mib: 1536,
-            // Processors that wait for each other by spinning do badly in emulation when the host has few.
+            // Processors that wait for each other by spinning are slow in emulation if the host has few processors.
             processors: 1,
             gpus: Vec::new(),
             limit: LIMIT,
@@ -81,7 +81,7 @@ pub struct Vm {
     limit: Duration,
 }
 
-/// A machine that prints nothing for so long while it boots is taken to hang: a kernel prints hundreds of lines in some seconds.
+/// A machine that prints nothing for this time while it boots hangs: a kernel prints hundreds of lines in some seconds.
 const SILENCE_MAX: Duration = Duration::from_secs(240);
 const POLL: Duration = Duration::from_millis(50);
 
@@ -282,7 +282,7 @@ impl Vm {
         Ok(Self { child, qmp: None, output, folder, started: Instant::now(), limit: options.limit })
     }
 
-    /// Waits for the first process; in vain if the kernel falls silent, or `limit` is over.
+    /// Waits for the first process. Returns false if the kernel falls silent, or `limit` is over.
     fn reaches_its_first_process(&mut self, limit: Duration) -> Result<bool> {
         let (mut printed, mut last) = (0, Instant::now());
         while last.elapsed() < SILENCE_MAX && self.started.elapsed() < limit {
@@ -301,7 +301,7 @@ impl Vm {
         Ok(false)
     }
 
-    /// The last lines of everything, for an error message.
+    /// The last lines of all output, for an error message.
     fn evidence(&self) -> String {
         let (console, output) = (self.console(), self.output.so_far());
         format!("--- console:\n{}\n--- output:\n{}", last_lines(&console, 40), last_lines(&output, 40))
@@ -330,7 +330,7 @@ fn qemu_command(qemu: &PackageRoot, guest: &Guest, folder: &Path, options: &Opti
     command.args(["-smp", &options.processors.to_string()]);
     command.args(["-m", &format!("{}M", options.memory_mib)]);
     command.arg("-kernel").arg(guest.kernel()).arg("-initrd").arg(folder.join("initramfs"));
-    // Where the host is busy an emulated timer may be too late for the kernel's timer check, which panics then.
+    // On a busy host an emulated timer may be too late for the kernel's timer check, which then panics.
     command.args(["-append", "console=ttyS0 panic=-1 no_timer_check"]);
     command.args(["-serial", &format!("file:{}", folder.join("console").display()), "-serial", "stdio"]);
     command.args(["-qmp", &format!("unix:{},server=on,wait=off", folder.join("qmp").display())]);
@@ -354,7 +354,7 @@ fn qemu_command(qemu: &PackageRoot, guest: &Guest, folder: &Path, options: &Opti
     Ok(command)
 }
 
-/// The arguments for so many memory devices of 16 MiB, and for their places.
+/// The arguments for `count` memory devices of 16 MiB, and for their places.
 fn memory_devices(count: u32) -> Vec<String> {
     let device = |index| {
         let backend = format!("memory-backend-memfd,id=more{index},size=16M,share=on");

@@ -1,4 +1,4 @@
-//! The kernel modules a guest loads, and in which order.
+//! The kernel modules that a guest loads, in their order.
 
 use std::collections::BTreeMap;
 use std::fs;

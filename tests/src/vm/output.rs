@@ -52,7 +52,7 @@ impl Output {
         printed.text()
     }
 
-    /// The offset behind the first `text` from byte `from` on; nothing if `limit` passes or the machine ends before.
+    /// The offset behind the first `text` from byte `from` on; none if `limit` passes or the machine ends before.
     pub(super) fn wait_for(&self, text: &str, from: usize, limit: Duration) -> Option<usize> {
         let mut printed = self.printed.lock();
         self.grown.wait_while_for(

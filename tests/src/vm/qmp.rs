@@ -20,7 +20,7 @@ pub(super) struct Qmp {
 impl Qmp {
     pub(super) fn connect(socket: &Path) -> Result<Self> {
         let mut connected = UnixStream::connect(socket);
-        // The file is there before QEMU listens.
+        // The file exists before QEMU listens.
         eventually(PATIENCE, || {
             if connected.is_err() {
                 connected = UnixStream::connect(socket);
@@ -42,7 +42,7 @@ impl Qmp {
 
     /// Runs a command, given as a whole line, and waits for its answer.
     pub(super) fn send(&mut self, command: &str) -> Result<()> {
-        // At once: QEMU may execute the command, and close, before it reads the end of the line.
+        // The line is sent in one write: QEMU may execute the command, and close, before it reads the end of the line.
         self.reader.get_mut().write_all(format!("{command}\n").as_bytes())?;
         loop {
             let line = self.line()?;

@@ -49,7 +49,7 @@ fn shared_memory_is_zero_writable_and_of_fixed_size() -> Result<()> {
     memory.as_volatile_slice().read_slice(&mut bytes, 0)?;
     assert!(bytes.iter().all(|&byte| byte == 0));
     memory.as_volatile_slice().write_slice(b"written", 4096)?;
-    // A guest that could shrink it would make the daemon's accesses fault.
+    // If a guest could shrink the file, the daemon's accesses would fault.
     assert!(mapping.file.set_len(4096).is_err());
     assert!(mapping.file.set_len(1 << 20).is_err());
     guest.destroy_blob(blob)?;
@@ -81,7 +81,7 @@ fn a_guest_hears_of_a_mapping_when_it_is_announced_as_a_memory_region() -> Resul
     Ok(())
 }
 
-/// QEMU crashes when a guest resets the device while blobs are mapped, as a guest does that restarts right behind a program.
+/// QEMU crashes when a guest resets the device while blobs are mapped, as a guest does that restarts right after a program's end.
 #[test]
 fn a_program_hears_of_its_end_when_all_that_it_freed_is_unmapped() -> Result<()> {
     let daemon = Daemon::start()?;
@@ -106,7 +106,7 @@ fn a_program_hears_of_its_end_when_all_that_it_freed_is_unmapped() -> Result<()>
     Ok(())
 }
 
-/// A program gets what it asks its device process for within a time, however many mappings of other programs end before.
+/// The device process answers a program's request within a time, however many mappings of other programs end before.
 #[test]
 fn a_program_gets_memory_while_a_slow_frontend_ends_many_mappings() -> Result<()> {
     const BLOBS: usize = 200;
@@ -196,7 +196,7 @@ fn maps_a_frontend_would_punish_are_refused_by_the_daemon() -> Result<()> {
 
 #[test]
 fn a_larger_window_costs_no_memory() -> Result<()> {
-    // A bit for each of its pages would be 2 MiB.
+    // A bit for each page of the blob would take 2 MiB.
     let held = |size: &str, bytes: u64| -> Result<u64> {
         let daemon = Daemon::start_with(&["--window-size", size])?;
         let guest = daemon.guest()?;
@@ -256,7 +256,7 @@ fn unref_unmaps_first() -> Result<()> {
     let resource_id = create(&guest, context, 4096)?;
     map(&guest, resource_id, 0)?;
     unref(&guest, resource_id)?;
-    // The range must be free for certain once UNREF was answered.
+    // The range must certainly be free when UNREF was answered.
     assert_eq!(guest.session.window.live(), 0);
     map(&guest, create(&guest, context, 4096)?, 0)?;
     assert!(unref(&guest, resource_id).is_err(), "released twice");
@@ -313,7 +313,7 @@ fn memory_object_that_does_not_exist_makes_no_blob() -> Result<()> {
 
 #[test]
 fn thousands_of_blobs_leave_no_descriptor_behind() -> Result<()> {
-    // Without checkpoints: each is a file, and is made when the context has been idle for a while.
+    // The daemon makes no checkpoints here: each is a file, which is made when the context has been idle for a while.
     let daemon = Daemon::start_with(&WITHOUT_CHECKPOINTS)?;
     let guest = daemon.guest()?;
     let context = guest.create_context("churn")?;
@@ -323,7 +323,7 @@ fn thousands_of_blobs_leave_no_descriptor_behind() -> Result<()> {
             let blobs: Vec<_> = (0..20).map(|_| guest.create_shmem(context, 8192)).collect::<Result<_>>()?;
             blobs.into_iter().try_for_each(|blob| guest.destroy_blob(blob))?;
         }
-        // The worker has seen everything before this.
+        // The worker has seen all earlier requests when this fence arrives.
         guest.submit_fenced(context, RingIdx(0), &[]).wait(PATIENCE)?;
         Ok(())
     };
@@ -334,7 +334,7 @@ fn thousands_of_blobs_leave_no_descriptor_behind() -> Result<()> {
     let no_more = |before: Holdings, after: Holdings| {
         after.descriptors <= before.descriptors && after.mappings <= before.mappings + 2
     };
-    // The device process's other threads may still be busy with the last.
+    // The device process's other threads may still be busy with the last blob.
     let settled = eventually(PATIENCE, || {
         let now = || Ok::<_, anyhow::Error>((Holdings::of(daemon.pid())?, Holdings::of(worker)?));
         after = now().unwrap_or(after);

@@ -50,7 +50,7 @@ fn who_connects_and_says_nothing_keeps_no_operator_and_no_collector_out() -> Res
     Ok(())
 }
 
-/// Making a process takes as long as the system likes: 1.7 s were seen while attackers kept all processors busy.
+/// The system may take any time to make a process: 1.7 s were seen while attackers kept all processors busy.
 #[test]
 fn the_thread_that_serves_all_vms_starts_no_process() -> Result<()> {
     let broker = Broker::start("", &[("a", ""), ("b", "")])?;
@@ -91,7 +91,7 @@ fn programs_of_two_vms_compute_and_are_accounted_for() -> Result<()> {
     let (_second, b) = broker.bridge("b")?;
     let both = [Program::start(computing(&a, "15")?)?, Program::start(computing(&b, "15")?)?];
     for vm in ["a", "b"] {
-        // Or it has ended already, on a machine that stands still.
+        // On a machine that stands still, the program may have ended already.
         let submits = || broker.vm(vm).is_ok_and(|vm| vm["used"]["submissions"].as_u64() > Some(0));
         let shown = || first_context(&broker, vm).is_ok() || submits();
         ensure!(eventually(PATIENCE, shown), "no context of {vm} is shown");
@@ -119,7 +119,7 @@ fn programs_of_two_vms_compute_and_are_accounted_for() -> Result<()> {
         let vm_label = format!("vm=\"{vm}\"");
         let counted = metric(&text, "vhost_user_vulkan_gpu_seconds_total", &[&vm_label, "queue=\"compute\""])
             .context("GPU seconds that are exported")?;
-        // Counted in nanoseconds; a JSON parser may take the number beside the one that was written.
+        // The broker counts in nanoseconds; a JSON parser may return the number next to the one that was written.
         ensure!((counted - seconds).abs() < 1e-9, "{counted} s are exported, {seconds} s shown");
         let counted = metric(&text, "vhost_user_vulkan_submissions_total", &[&vm_label]);
         assert_eq!(counted, Some(submissions));

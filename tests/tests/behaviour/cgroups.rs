@@ -1,8 +1,8 @@
 //! A VM that takes too much memory or too many threads loses its own workers, and no neighbour in the same unit loses anything. Each test
 //! makes its attack without the protection, too, which shows that the attack is real.
 //!
-//! Needs control groups of version 2 with their controllers. Where a machine lacks these, `vm/cgroups` runs the same tests in one that
-//! has them.
+//! Needs control groups of version 2 with their controllers. If a machine lacks these, `vm/cgroups` runs the same tests in a virtual machine that has
+//! them.
 
 use anyhow::{Context, Result, ensure};
 use protocol::ids::RingIdx;
@@ -38,7 +38,7 @@ fn workers_of(broker: &Broker, vm: &str) -> Result<Vec<u32>> {
     workers(broker.device(vm)?.as_raw_nonzero().get().unsigned_abs())
 }
 
-/// A program that has so much memory and uses all of it.
+/// A program that has `size` bytes of memory and uses all of them.
 fn fills(guest: &Arc<Gpu>, name: &str, size: u64) -> Result<Device> {
     let mut program = Device::create(guest, name)?;
     let memory = program.allocate(size, Source::New)?.map_err(|error| anyhow::anyhow!("{error:?}"))?;
@@ -53,7 +53,7 @@ fn one_takes_all_memory(top: &str) -> Result<Option<(bool, String)>> {
     let _ = unit.set("memory.swap.max", "0");
     let broker = broker(&unit, top, "")?;
     let (hostile, moderate) = (guest(&broker, "a")?, guest(&broker, "b")?);
-    // The largest process of the unit, and so the first that the kernel would end.
+    // The victim is the largest process of the unit, and so the first that the kernel would end.
     let mut victim = fills(&moderate, "victim", 240 * MIB)?;
     let devices = [broker.device("a")?, broker.device("b")?];
     let workers = workers_of(&broker, "b")?;
@@ -93,7 +93,7 @@ fn without_groups_it_would() -> Result<()> {
     Ok(())
 }
 
-/// Starts as many rings as one context may have: each is a thread.
+/// Starts as many rings as one context may have; each ring is a thread.
 fn hoard_threads(guest: &Arc<Gpu>) -> Result<()> {
     const STRIDE: u64 = 4096;
     let context = guest.create_context("threads")?;
@@ -119,7 +119,7 @@ fn hoard_threads(guest: &Arc<Gpu>) -> Result<()> {
     Ok(())
 }
 
-/// Both device processes are as they were.
+/// Checks that both device processes are the same as before, and unharmed.
 fn ensure_unharmed(broker: &Broker, devices: [Pid; 2]) -> Result<()> {
     ensure!(broker.is_running(), "the broker is gone");
     ensure!(
@@ -137,7 +137,7 @@ fn threads_of_one_vm_keep_no_frontend_of_another_out() -> Result<()> {
     let broker = broker(&unit, "cgroup = \"on\"", "max-tasks = 150")?;
     let devices = [broker.device("a")?, broker.device("b")?];
     let hostile = guest(&broker, "a")?;
-    // Until the VM gets no more threads, which costs a context.
+    // The loop ends when the VM gets no more threads, which costs a context.
     for _ in 0..3 {
         let _ = hoard_threads(&hostile);
     }
@@ -182,7 +182,7 @@ fn every_vm_has_a_group_with_its_part_and_its_weight() -> Result<()> {
     assert_eq!(serves, [device, launcher(device.unsigned_abs())? as i32]);
     let own = workers_of(&broker, "a")?;
     let grouped = unit.processes("vm-a/workers")?;
-    // And the first process of its namespace.
+    // The group also holds the first process of the worker's namespace.
     assert!(
         own.len() == 1 && grouped.len() == 2 && grouped.contains(&(own[0] as i32)),
         "{own:?} {grouped:?}"
@@ -190,7 +190,7 @@ fn every_vm_has_a_group_with_its_part_and_its_weight() -> Result<()> {
     assert_eq!(unit.processes("broker")?, [broker.pid().as_raw_nonzero().get()]);
     assert_eq!(unit.read("vm-a/workers/memory.max")?, (500 * MIB).to_string());
     assert_eq!(unit.read("vm-b/workers/memory.max")?, (1000 * MIB).to_string());
-    // Of 1000, three times sixteen are for the processes that serve the VMs.
+    // Of the 1000 tasks, three times sixteen are for the processes that serve the VMs.
     assert_eq!(unit.read("vm-b/workers/pids.max")?, "476");
     assert_eq!((unit.read("vm-a/cpu.weight")?, unit.read("vm-b/cpu.weight")?), ("300".into(), "100".into()));
     broker.say(&["set", "a", "weight=7"])?;
@@ -234,7 +234,7 @@ fn groups_come_and_go_with_the_vms_of_the_file_and_others_keep_theirs() -> Resul
     assert_eq!(said.lines().collect::<Vec<_>>(), lines);
     ensure!(eventually(PATIENCE, || broker.listens("d")), "{}", broker.log());
     assert_eq!(unit.read("vm-d/workers/memory.max")?, (500 * MIB).to_string());
-    // Of 1000, four times sixteen are for the processes that serve the VMs.
+    // Of the 1000 tasks, four times sixteen are for the processes that serve the VMs.
     assert_eq!(unit.read("vm-d/workers/pids.max")?, "312");
     assert_eq!(unit.read("vm-c/workers/memory.max")?, (1000 * MIB).to_string());
     assert_eq!(
@@ -260,7 +260,7 @@ fn a_daemon_of_one_vm_limits_its_workers_as_well() -> Result<()> {
     ensure!(over.is_err(), "there is no limit\n{}", daemon.log());
     let told = || daemon.log().contains(MEMORY_LIMIT);
     ensure!(eventually(PATIENCE, told), "{}", daemon.log());
-    // The device process serves on.
+    // The device process continues to serve.
     fills(&guest, "next", MIB)?;
     daemon.stop()?;
     Ok(())

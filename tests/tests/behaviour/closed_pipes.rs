@@ -1,5 +1,5 @@
-//! Tests that a program whose reader has gone, as behind `| head -1`, ends quietly: it neither panics nor complains, and its status tells of its work
-//! alone.
+//! Tests that a program whose reader has ended, as with `| head -1`, ends quietly: it neither panics nor prints an error, and its status depends on
+//! its work alone.
 
 use anyhow::{Context, Result, ensure};
 use std::io;
@@ -13,7 +13,7 @@ fn unread() -> Result<Stdio> {
     Ok(writer.into())
 }
 
-/// Runs a command without a reader of its output, and then without one of its errors either.
+/// Runs a command without a reader of its output, and then also without a reader of its errors.
 fn ends_quietly(command: impl Fn() -> Result<Command>, codes: &[i32]) -> Result<()> {
     let output = command()?.stdout(unread()?).stderr(Stdio::piped()).output()?;
     let errors = String::from_utf8_lossy(&output.stderr).into_owned();

@@ -18,9 +18,9 @@ use tests::guest::{Blob, Gpu, PATIENCE};
 use vm_memory::{Bytes, VolatileMemory};
 
 const SIZE: u64 = 4096;
-/// The daemon's message about a command that had to wait for longer than any program waits for that keeps to valid usage.
+/// The daemon's message about a command that waited for longer than a program that keeps to valid usage ever waits.
 const OVERDUE: &str = "waited for 1 s for a submission";
-/// A signal met a gap between two looks, when there was one, in one round of two hundred.
+/// The number of rounds: a signal met a gap between two looks, when the daemon had one, in one round of two hundred.
 const ROUNDS: u64 = 1000;
 const ALL: venus::PipelineStageFlags = venus::PipelineStageFlags::ALL_COMMANDS;
 
@@ -33,7 +33,7 @@ struct Stand {
     late: u32,
 }
 
-/// Releases that may be refused since the daemon has not learned of an end within its patience of a second: as many as a machine stands still.
+/// The most releases that are refused because the daemon, on a machine that stands still, does not learn of an end within its second.
 const LATE_MAX: u32 = 3;
 
 /// A command buffer in a pool of its own, and the word that it writes.
@@ -86,7 +86,7 @@ impl Stand {
         Ok(event)
     }
 
-    /// Records a word of its own, between two other things.
+    /// Records the write of a word of its own, between two other parts.
     fn work(
         &mut self,
         before: impl FnOnce(venus::CommandBuffer, &mut Writer<'_>),
@@ -168,7 +168,7 @@ impl Stand {
         self.d.call(|w| venus::SignalSemaphore { device, p_signal_info: Some(&info) }.encode(REPLY, w))
     }
 
-    /// `vkWaitSemaphores` for one.
+    /// Calls `vkWaitSemaphores` for one semaphore.
     fn wait(&mut self, semaphore: venus::Semaphore, value: u64) -> Result<()> {
         let (device, timeout) = (self.d.device, PATIENCE.as_nanos() as u64);
         let (p_semaphores, p_values) = (Some(slice::from_ref(&semaphore)), Some(slice::from_ref(&value)));
@@ -179,7 +179,7 @@ impl Stand {
         })
     }
 
-    /// Looks until a semaphore has a value.
+    /// Polls until a semaphore has a value.
     fn poll(&mut self, semaphore: venus::Semaphore, value: u64) -> Result<()> {
         let (device, arena) = (self.d.device, Arena::new(1 << 16));
         let mut counter = || -> Result<u64> {
@@ -232,7 +232,7 @@ impl Stand {
         self.d.call(|w| venus::EndCommandBuffer { command_buffer }.encode(REPLY, w))
     }
 
-    /// Releases work while other work is behind it that cannot begin before it is signalled; `learn` waits for the end of the first.
+    /// Releases work while later work cannot begin before it is signalled; `learn` waits for the end of the first work.
     fn release_before(
         &mut self,
         first: &Work,
@@ -264,7 +264,7 @@ impl Stand {
         Ok(())
     }
 
-    /// Several submissions in a row have no marker, and a submission behind them cannot begin.
+    /// Several submissions in a row have no marker, and a later submission cannot begin.
     fn by_memory_of_several(&mut self) -> Result<()> {
         let works = (0..6).map(|_| self.plain()).collect::<Result<Vec<_>>>()?;
         for work in &works {
@@ -388,7 +388,7 @@ impl Stand {
         let works = [self.plain()?, self.plain()?];
         for (value, work) in (1..=ROUNDS).zip(works.iter().cycle()) {
             self.submit(&[(&[(begin, value)], work, &[(end, value)])])?;
-            // As long as it takes to look once and a half, in steps that no period of looks has.
+            // The pause lasts up to one and a half periods of looks, in steps that divide no period.
             std::thread::sleep(Duration::from_micros(value * 7 % 750));
             self.signal(begin, value)?;
             self.wait(end, value).with_context(|| format!("round {value}"))?;
@@ -424,7 +424,7 @@ fn what_a_program_knows_to_be_over_is_released_whatever_waits_behind_it() -> Res
     let daemon = Daemon::start()?;
     let mut stand = Stand::new(&Arc::new(daemon.guest()?), "alone")?;
     stand.all().with_context(|| daemon.log())?;
-    // Not below a scheduler: a software driver that is asked for a time stamp waits until it has nothing else to do.
+    // This part runs without a scheduler, because a software driver that is asked for a time stamp waits until it has no other work.
     stand.before_waits_for_events().with_context(|| daemon.log())?;
     ensure_in_time(&daemon.log(), 1)
 }
@@ -445,8 +445,8 @@ fn the_same_holds_below_a_scheduler_and_beside_another_vm() -> Result<()> {
     ensure_in_time(&broker.log(), 3)
 }
 
-/// A command pool that a pending submission uses is not reset, and the daemon says so. This shows that the line whose absence the tests above check
-/// does appear.
+/// A command pool that a pending submission uses is not reset, and the daemon logs this. This test shows that the line whose absence the tests above
+/// check does appear.
 #[test]
 fn what_waits_itself_is_not_released() -> Result<()> {
     let daemon = Daemon::start()?;

@@ -217,11 +217,11 @@ impl Prometheus {
         Ok(Self { port, _server: Background::start(command)?, _folder: folder })
     }
 
-    /// The answer of its interface for programs at a path.
+    /// The answer of Prometheus's interface for programs at a path.
     fn ask(&self, path: &str) -> Result<Value> {
         let mut stream = TcpStream::connect(("127.0.0.1", self.port))?;
         stream.set_read_timeout(Some(PATIENCE))?;
-        // The answer to a request of this version comes in one piece.
+        // The answer to a request of HTTP 1.0 comes in one piece.
         write!(stream, "GET {path} HTTP/1.0\r\nHost: localhost\r\n\r\n")?;
         let mut answer = String::new();
         stream.read_to_string(&mut answer)?;
@@ -260,7 +260,7 @@ fn prometheus_has_data_for_each_panel_while_a_client_works() -> Result<()> {
         let value = |one: &Value| one["value"][1].as_str().and_then(|number| number.parse::<f64>().ok());
         let is_finite = |one: &Value| value(one).is_some_and(f64::is_finite);
         let mut series = Vec::new();
-        // Where the machine stands still there is nothing of the last seconds.
+        // If the machine stands still, there is no data of the last seconds.
         let has_data = eventually(PATIENCE, || {
             series = prometheus.query(&as_sent(&expression)).unwrap_or_default();
             !series.is_empty() && series.iter().all(is_finite)

@@ -1,8 +1,8 @@
 //! `vhost-user-vulkan doctor` on hosts that are broken on purpose: in each it names the one fault, and the remedy.
 //!
 //! The program is the real one, on the software driver and in real conditions: namespaces, limits, sockets, the QEMUs of two Debian suites.
-//! The files of the host are those of a folder that each test makes (`--root`), so it does not matter what this machine has installed, mounted or
-//! set, and it can be a host with a GPU, AppArmor or SELinux.
+//! The files of the host are those of a folder that each test makes (`--root`), so this machine's packages, mounts and settings do not matter, and
+//! the host can have a GPU, AppArmor or SELinux.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -24,7 +24,7 @@ use tests::program::end_of;
 /// A program that changes the doctor's surroundings, as a shell script whose arguments are the doctor's command.
 type Around = Option<&'static str>;
 
-/// A host in working order, in which a test may change some things.
+/// A host in working order, in which a test may change some files and settings.
 struct Host {
     vulkan: HostVulkan,
     qemu: PathBuf,
@@ -85,7 +85,7 @@ impl Host {
             host.put(path, text)?;
         }
         fs::create_dir(host.path("chroot"))?;
-        // The host's driver is that of the package cache; and the files that the tests name by their paths are where they are.
+        // The host shows the driver of the package cache, and the files that the tests name by their paths, at their usual places.
         host.show(&cache_dir()?)?;
         host.show(host.folder.path())?;
         Ok(host)
@@ -136,7 +136,7 @@ impl Host {
         Ok(command)
     }
 
-    /// Asks the doctor. Its exit status must fit its verdicts, and the daemon must start just where it says so.
+    /// Asks the doctor. Its exit status must fit its verdicts, and the daemon must start exactly if the doctor says so.
     fn ask(&self, look: &Look) -> Result<Troubles> {
         let mut command = self.command(look)?;
         command.args(["doctor", "--json", "--root"]).arg(self.path("root"));
@@ -193,7 +193,7 @@ impl Host {
         Ok(found)
     }
 
-    /// The doctor finds of `broken` one thing more than `before`, with this remedy.
+    /// Checks that the doctor finds one fault more in `broken` than `before`, with this remedy.
     fn finds(&self, before: &Troubles, broken: &Look, [check, verdict, remedy]: [&str; 3]) -> Result<()> {
         let after = self.ask(broken)?;
         let new: Vec<_> = after.difference(before).collect();
@@ -245,7 +245,7 @@ fn executable(path: &Path, text: &str) -> Result<PathBuf> {
     Ok(path.to_owned())
 }
 
-/// Returns whether this machine lets the tests make namespaces and own files of others; otherwise says that the caller is skipped.
+/// Returns whether this machine lets the tests make namespaces and own files of others; otherwise prints that the caller is skipped.
 fn is_root() -> bool {
     let root = rustix::process::geteuid().is_root();
     if !root {
@@ -373,7 +373,7 @@ fn real_gpus_that_their_drivers_do_not_reach() -> Result<()> {
 fn what_confines_and_limits_workers() -> Result<()> {
     let host = Host::new()?;
     let sound = host.sound(&Look::default())?;
-    // For any limit of this machine's own.
+    // The test works with any limit of this machine.
     for (around, expected) in [
         ("exec prlimit --nofile=256:256 \"$@\"", "fault"),
         ("exec prlimit --nofile=4096:4096 \"$@\"", "warning"),
@@ -547,7 +547,7 @@ fn a_report_is_a_new_file_that_does_not_tell_whose_host_it_is() -> Result<()> {
     host.put("etc/hostname", "tower\n")?;
     host.put("etc/passwd", "root:x:0:0::/root:/bin/sh\nalice:x:1000:1000::/home/alice:/bin/sh\n")?;
     host.put("etc/vhost-user-vulkan/db.env", "OPTIONS=--state-dir=/home/alice/state\n")?;
-    // Of the journal it asks for the services; the line is from a guest that wants a terminal to do something.
+    // The report asks the journal for the services; the line is from a guest that wants to control a terminal.
     host.put("nowhere/empty", "")?;
     let busybox = PackageRoot::with(Suite::Testing, &["busybox-static"])?.path("usr/bin/busybox");
     let journal =
@@ -579,7 +579,7 @@ fn a_report_is_a_new_file_that_does_not_tell_whose_host_it_is() -> Result<()> {
         ensure!(text.contains(part), "{part:?} is not in:\n{text}");
     }
     ensure!(!["alice", "tower", "10.0.0.7", "\u{1b}"].iter().any(|part| text.contains(part)), "{text}");
-    // Nothing that is there is written to, and nothing through a link.
+    // The doctor writes neither to an existing file nor through a link.
     symlink(host.path("nowhere"), host.path("link"))?;
     for there in [&file, &host.path("link")] {
         let refused = report(there)?;
@@ -626,7 +626,7 @@ fn a_manifest_that_is_a_pipe_holds_up_neither_the_doctor_nor_its_launcher() -> R
     // The loader opens all manifests of a folder and waits; then the doctor is killed.
     let mut second = doctor(folder.path())?;
     let asks = eventually(PATIENCE, || {
-        // A doctor that has given up by itself, while this process stood still, shows nothing.
+        // A doctor that has given up by itself, while this process stood still, proves nothing.
         if let Ok(Some(_)) = second.try_wait()
             && let Ok(another) = doctor(folder.path())
         {

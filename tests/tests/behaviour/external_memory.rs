@@ -1,5 +1,4 @@
-//! Device memory shared between the contexts of one guest: exported as a blob, attached, imported; and every way to get at memory
-//! that was not shared.
+//! Device memory shared between the contexts of one guest: exported as a blob, attached, imported; and every way to reach memory that was not shared.
 
 use anyhow::{Context, Result, ensure};
 use protocol::ids::{BlobId, ContextId, ResourceId, RingIdx};
@@ -82,7 +81,7 @@ fn two_contexts_write_the_same_memory() -> Result<()> {
     Ok(())
 }
 
-/// Memory of a type that cannot be mapped is shared as well, where a device has such a type.
+/// Memory of a type that cannot be mapped is also shared, if a device has such a type.
 #[test]
 fn hidden_memory_is_shared_too() -> Result<()> {
     let daemon = Daemon::start()?;
@@ -122,7 +121,7 @@ fn imported_memory_outlives_its_exporter() -> Result<()> {
     first.free(memory)?;
     second.fill(imported, SIZE, 1)?;
     ensure_filled(&bytes(&mapped)?, 1)?;
-    // The resource goes: the import stays, and so do the other uses of the memory.
+    // The resource is destroyed: the import and the other uses of the memory stay.
     gpu.destroy_blob(blob)?;
     second.fill(imported, SIZE, 2)?;
     ensure_filled(&bytes(&mapped)?, 2)?;
@@ -176,7 +175,7 @@ fn only_memory_that_is_attached_can_be_imported() -> Result<()> {
     gpu.call(&create, Some(second.context))?;
     attach(&gpu, resource_id, second.context)?;
     ensure!(refused(second.allocate(4096, Source::Resource(resource_id.0))?), "guest memory");
-    // All of this were legal questions: the contexts go on.
+    // All these requests were legal, so the contexts go on.
     let memory = second.allocate(SIZE, Source::New)?.ok().context("plain memory")?;
     second.fill(memory, SIZE, 7)?;
     ensure_filled(&bytes(&mapped)?, 0)?;
@@ -213,7 +212,7 @@ fn an_import_sent_right_behind_the_attachment_of_a_pending_export_finds_it() -> 
     let gpu = Arc::new(daemon.guest()?);
     let (mut first, mut second) = (Device::create(&gpu, "first")?, Device::create(&gpu, "second")?);
     for round in 0..30_u32 {
-        // Nothing here waits for the exporter: its worker may not even have seen the allocation.
+        // The importer does not wait for the exporter, whose worker may not even have seen the allocation.
         let memory = first.allocate_unheard(SIZE)?;
         let resource_id = gpu.new_resource_id();
         let wait = first.wait_for_ring_on_virtqueue();
@@ -263,7 +262,7 @@ fn an_import_of_an_export_that_fails_fails_too() -> Result<()> {
     ]);
     ensure!(refused(second.allocate(SIZE, Source::Resource(resource_id.0))?), "there is no such memory");
     ensure!(answers[0].wait(PATIENCE).is_err(), "there is no such memory");
-    // Attached or, if the refusal was faster, unknown: answered in any case.
+    // The resource is attached or, if the refusal was faster, unknown; the device answers in both cases.
     let _ = answers[1].wait_with_header(PATIENCE)?;
     Ok(())
 }

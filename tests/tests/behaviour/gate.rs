@@ -1,5 +1,5 @@
-//! Tests that the specification's promises about submissions hold while they wait for the scheduler: other programs go on, commands behind them are
-//! executed, fences and semaphores say the truth, and the destruction of their objects does no harm.
+//! Tests that the specification's promises about submissions hold while they wait for the scheduler: other programs go on, later commands are
+//! executed, fences and semaphores report the true state, and the destruction of their objects does no harm.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use protocol::cursor::{Arena, Reader};
@@ -189,7 +189,7 @@ fn a_queue_does_not_wait_for_what_waits_on_another() -> Result<()> {
     let stand = Stand::start()?;
     let mut one = device(&stand.first, "two queues")?;
     let waiting = Waiting::submit(&mut one)?;
-    // The same queue of the host, which has one, by another name and with another timeline.
+    // The host has one queue; this is the same queue with another id and another timeline.
     let (device, pool, other) = (one.device, one.pool, venus::Queue(one.new_id()));
     let timeline = venus::DeviceQueueTimelineInfoMESA { ring_idx: 2, ..Default::default() };
     let chain = [ChainStruct::DeviceQueueTimelineInfoMESA(&timeline)];

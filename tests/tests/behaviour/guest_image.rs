@@ -1,5 +1,5 @@
-//! Tests of `guest-image` with programs of the tests' own in place of mmdebstrap and of the programs that it runs: the commands that its arguments
-//! lead to, and the files that it writes.
+//! Tests of `guest-image` with programs of the tests' own in place of mmdebstrap and of the programs that it runs: the commands that result from its
+//! arguments, and the files that it writes.
 
 use anyhow::{Context, Result, ensure};
 use std::fs;
@@ -20,7 +20,7 @@ done"#;
 /// Makes the disk, which is its seventh argument.
 const MKE2FS: &str = r#"for word; do case $word in *.img) echo disk >"$word" ;; esac; done"#;
 
-/// A folder with the programs that are played, and with other things that a test puts there.
+/// A folder with the replaced programs, and with other files that a test puts there.
 struct Stage(TempDir);
 
 impl Stage {
@@ -53,7 +53,7 @@ impl Stage {
         command.args(arguments).current_dir(self.0.path()).output().context("cannot run sh")
     }
 
-    /// Runs it, and returns the words with which it refuses.
+    /// Runs `guest-image`, and returns the message with which it refuses.
     fn refused(&self, arguments: &[&str]) -> Result<String> {
         let output = self.run(arguments)?;
         ensure!(!output.status.success(), "{arguments:?} are taken");

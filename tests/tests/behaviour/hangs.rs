@@ -2,7 +2,7 @@
 //! its log names the limit that was reached.
 //!
 //! Waits for events inside of command buffers, which count as running, play the part of a GPU that does not interrupt one context's kernel for
-//! another's: the events of the context that is held up are set when the other context is gone.
+//! another's: the test sets the events of the waiting context when the other context has ended.
 
 use anyhow::{Context, Result, ensure};
 use protocol::ids::BlobId;
@@ -22,8 +22,8 @@ const CONTENDED: &str = "max-submit-time-contended (1 s)";
 /// The options that [`CONTENDED`] is of.
 const SHORT: [&str; 4] = ["--max-submit-time", "60min", "--max-submit-time-contended", "1s"];
 
-/// The time after which a submission is late for the daemon, and by which a submission must have begun earlier than another to be taken for the cause
-/// of the other's wait. Where a machine stands still at the wrong moment the test loses its meaning, and begins again.
+/// The time after which a submission is late for the daemon, and by which a submission must have begun earlier than another to count as the cause of
+/// the other's wait. If the machine stands still at the wrong moment, the test proves nothing and begins again.
 const LATE: Duration = Duration::from_millis(250);
 
 /// Repeats a scene as long as it reports that it was too slow.
@@ -35,7 +35,7 @@ fn in_time(mut scene: impl FnMut() -> Result<bool>) -> Result<()> {
     Ok(())
 }
 
-/// Waits until the log tells that the shorter limit was reached.
+/// Waits until the log says that the shorter limit was reached.
 fn tells_contended(daemon: &Daemon) -> Result<()> {
     ensure!(eventually(PATIENCE, || daemon.log().contains(CONTENDED)), "{}", daemon.log());
     Ok(())
@@ -54,7 +54,7 @@ fn who_was_served_until_an_endless_one_came_survives_it_whoever_began_first() ->
     [true, false].into_iter().try_for_each(|is_first| in_time(|| endless_one_goes(is_first)))
 }
 
-/// Has an endless program and one that was served until now stop, in this order or the other; returns whether both did at the same time.
+/// Lets an endless program and one that was served until now stop, in this order or the other; returns whether both did at the same time.
 fn endless_one_goes(is_first: bool) -> Result<bool> {
     let daemon = Daemon::start_with(&SHORT)?;
     let gpu = Arc::new(daemon.guest()?);
@@ -89,7 +89,7 @@ fn a_program_that_stops_late_has_to_go_and_not_who_comes_then() -> Result<()> {
     let (mut newcomer, its_worker) = program(&daemon, &gpu, "newcomer", &[worker])?;
     late.compute()?;
     late.stop()?;
-    // Then there is no doubt which program was there first.
+    // After this time it is certain which program was first.
     std::thread::sleep(Duration::from_secs(3));
     ensure!(is_alive(worker), "no other program waits\n{}", daemon.log());
     newcomer.stop()?;
@@ -99,7 +99,7 @@ fn a_program_that_stops_late_has_to_go_and_not_who_comes_then() -> Result<()> {
     tells_contended(&daemon)
 }
 
-/// Two programs that compute for long, as inference does: the short submissions of one ended while the other computed already.
+/// Two programs compute for long, as inference does: the short submissions of one program end while the other already computes.
 #[test]
 fn neighbours_that_both_compute_for_long_both_end_well() -> Result<()> {
     in_time(both_end_well)
@@ -134,7 +134,7 @@ fn lose(daemon: &Daemon, gpu: &Arc<Gpu>, name: &str) -> Result<Program> {
     Ok(program)
 }
 
-/// The kernel of a guest looks at no answer, and asks on.
+/// The kernel of a guest ignores the answers, and continues to ask.
 #[test]
 fn a_program_that_hangs_is_held_back_and_no_other_and_the_log_has_one_line_of_each_loss() -> Result<()> {
     let options = ["--max-submit-time", "2s", "--strikes", "1", "--strike-hold", "60min"];

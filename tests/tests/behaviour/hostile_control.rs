@@ -30,7 +30,7 @@ impl Answers {
         self.state.lock().0 += 1;
         let answers = Arc::clone(self);
         Box::new(move |response| {
-            // Malformed chains come back without a response.
+            // The device returns malformed chains without a response.
             if let Some(bytes) = response.filter(|bytes| !bytes.is_empty()) {
                 let header = Header::decode(&bytes).expect("a response has a header");
                 assert!(
@@ -107,7 +107,7 @@ fn malformed_chains_come_back_and_the_device_goes_on() -> Result<()> {
     let guest = daemon.guest()?;
     let answers = Arc::new(Answers::default());
     let mut random = Random::new(2);
-    // Chains that reach the rings would overwrite them: the test's own mistake, not the device's.
+    // Chains that reach the rings would overwrite them, which would be the test's mistake, not the device's.
     let rings = guest.session.control.addresses().used + 16384 - GuestRam::BASE;
     for _ in 0..repetitions(60_000) {
         let length = 1 + random.below(6);

@@ -1,5 +1,5 @@
-//! Frontends that are as hostile as their guest: answers that they withhold, and descriptors or memory that they give and take away, cost them their
-//! session, and other parties nothing.
+//! Frontends that are as hostile as their guest: if they withhold answers, or give and remove descriptors or memory, they lose their session, and
+//! other parties lose nothing.
 
 use anyhow::{Context, Result, ensure};
 use protocol::virtio_gpu::Command;
@@ -13,7 +13,7 @@ use tests::guest::{Gpu, PATIENCE};
 
 const VMMS: [Vmm; 2] = [Vmm::Qemu, Vmm::Crosvm];
 
-/// Checks that the daemon serves the next frontend; a machine that is too slow for it gets more attempts.
+/// Checks that the daemon serves the next frontend; a machine that is too slow gets more attempts.
 fn serves_the_next(daemon: &Daemon) -> Result<()> {
     let serves = || -> Result<()> {
         let next = daemon.guest()?;
@@ -29,7 +29,7 @@ fn serves_the_next(daemon: &Daemon) -> Result<()> {
     served
 }
 
-/// Checks that the daemon tells why it has ended a session.
+/// Checks that the daemon logs why it has ended a session.
 fn tells(daemon: &Daemon, why: &str) {
     assert!(eventually(PATIENCE, || daemon.log().contains(why)), "{}", daemon.log());
 }

@@ -1,5 +1,5 @@
-//! Tests with owners of folders who put other things in place of the files and sockets there: no process that serves VMs waits for them, and each is
-//! refused with a remedy.
+//! Tests in which a folder's owner replaces the files and sockets in it by other kinds of files: no process that serves VMs waits for these, and each
+//! is refused with a remedy.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, kill_process};
@@ -21,7 +21,7 @@ fn a_full_socket_in_place_of_the_brokers_holds_up_neither_vms_nor_the_end() -> R
     let told = || broker.log().contains("control: another process serves this socket; end that process");
     ensure!(eventually(PATIENCE, told), "{}", broker.log());
     broker.metrics(port)?;
-    // An operator does not wait for ever either.
+    // An operator's command does not wait for ever either.
     let error = String::from_utf8(broker.operate(&["status"])?.stderr)?;
     ensure!(
         error.contains("control: no process accepts connections there; is vhost-user-vulkan running"),

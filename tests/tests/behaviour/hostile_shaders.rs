@@ -23,7 +23,7 @@ fn op(opcode: u32, operands: &[u32]) -> Vec<u32> {
     [&[(operands.len() as u32 + 1) << 16 | opcode][..], operands].concat()
 }
 
-/// A compute shader that does nothing, `main` calling nothing; `body` goes at the beginning of `main` and `behind` after its end.
+/// A compute shader that does nothing, whose `main` calls no function. `body` goes to the beginning of `main`, and `behind` after its end.
 fn shader(body: &[u32], behind: &[u32]) -> Vec<u32> {
     let header = [0x0723_0203, 0x1_0300, 0, 64, 0];
     let parts = [
@@ -75,7 +75,7 @@ fn with_type(capabilities: &[u32], ty: &[u32]) -> Vec<u32> {
     code
 }
 
-/// A shader that reads a buffer bound there.
+/// A shader that reads a buffer at this set and binding.
 fn reading(set: u32, binding: u32) -> Vec<u32> {
     let types = [op(30, &[20, 4]), op(32, &[21, 2, 20]), op(59, &[21, 22, 2])].concat();
     let mut code = doing(&[types], &op(61, &[20, 30, 22]));
@@ -248,7 +248,7 @@ fn malformed_modules_are_refused_and_the_context_goes_on() -> Result<()> {
     for (what, code) in malformed {
         let (module, result) = setup.module(code)?;
         ensure!(result == INVALID, "{what}: {result:?}");
-        // A driver that does not wait for the answer goes on with the module.
+        // A guest's driver that does not wait for the answer goes on with the module.
         let result = setup.pipeline(module, c"main", None)?;
         ensure!(result == INVALID, "a pipeline of {what}: {result:?}");
     }
@@ -437,8 +437,8 @@ fn a_pipeline_has_what_its_shader_uses() -> Result<()> {
     Ok(())
 }
 
-/// A shader that stores the result of a function, which calls another one twice, and so on: with all calls inlined it doubles at each of these
-/// levels.
+/// A shader that stores the result of a function, which calls another one twice, and so on: with all calls inlined the shader doubles at each of
+/// these levels.
 fn tower(levels: u32) -> Vec<u32> {
     let types = [op(32, &[60, 4, 4]), op(59, &[60, 61, 4]), op(33, &[62, 4, 4])].concat();
     let body = [op(57, &[4, 63, 70, 9]), op(62, &[61, 63])].concat();

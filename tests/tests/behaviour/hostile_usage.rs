@@ -1,5 +1,5 @@
-//! A guest that breaks valid usage in ways a driver would believe. The wrong command is left out, the worker lives on, and the rest of the same
-//! context goes on working; only a submission of commands that must not run ends the context.
+//! A guest that breaks valid usage in ways that a driver would not notice. The worker leaves the wrong command out and lives on, and the rest of the
+//! context still works; only a submission of commands that must not run ends the context.
 
 use anyhow::{Context, Result, ensure};
 use protocol::cursor::Writer;
@@ -16,7 +16,7 @@ const SIZE: u64 = 4096;
 /// Descriptors of binding 0; binding 2 is an inline uniform block of 16 bytes.
 const DESCRIPTORS: u32 = 4;
 
-/// A device with one of everything.
+/// A device with one object of each kind.
 struct Bench {
     // In the order in which they end.
     vulkan: Device,
@@ -224,7 +224,7 @@ impl Bench {
         })
     }
 
-    /// The device still computes, in the same worker.
+    /// Checks that the device still computes, in the same worker.
     fn assert_sound(&mut self) -> Result<()> {
         let memory =
             self.vulkan.allocate(SIZE, Source::New)?.map_err(|result| anyhow::anyhow!("{result:?}"))?;
@@ -648,7 +648,7 @@ fn what_breaks_valid_usage_is_left_out_and_the_worker_lives_on() -> Result<()> {
     Ok(())
 }
 
-/// Submissions that are made although they must not run, and why the context is lost.
+/// Submissions that a guest makes although they must not run, and the reason of the context's loss.
 const FATAL: &[(&str, &str, Attack)] = &[
     ("command buffer that was not recorded", "a submitted command buffer is not executable", |b| {
         let queue = b.vulkan.queue;

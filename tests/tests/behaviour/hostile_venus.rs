@@ -13,7 +13,7 @@ use tests::guest::{Gpu, PATIENCE};
 use tests::random::{Random, repetitions};
 use vm_memory::{Bytes, VolatileMemory};
 
-/// Seconds after which a test has shown enough, however slow the machine is; the counts are printed.
+/// The time after which a test has shown enough, however slow the machine is; the counts are printed.
 const TIME_LIMIT: Duration = Duration::from_secs(90);
 
 fn assert_next_context_works(guest: &Arc<Gpu>) -> Result<()> {
@@ -41,7 +41,7 @@ fn besiege(
         let context = guest.create_context(what)?;
         contexts += 1;
         attempts += attack(&guest, context, &mut random).with_context(|| format!("context {contexts}"))?;
-        // In any state of the context, its fences arrive, and it can be destroyed.
+        // In any state of the context its fences arrive, and a guest can destroy it.
         for ring_idx in [0, 1] {
             let arrived = guest.submit_fenced(context, RingIdx(ring_idx), &[]).arrives_within(PATIENCE);
             ensure!(arrived, "a fence on ring_idx {ring_idx} of context {contexts} did not arrive");
@@ -102,7 +102,7 @@ fn random_ring_contents_and_positions_end_their_context_alone() -> Result<()> {
         let mut ring =
             Ring::create(guest, context, RingOptions { buffer_size: 4096, ..RingOptions::default() })?;
         let question = encode(|w| EnumerateInstanceVersion { p_api_version: Some(&0) }.encode(ASYNC, w));
-        // The test overwrites the ring's control words, so that a wait may be in vain.
+        // The test overwrites the ring's control words, so a wait may never end by itself.
         ring.patience = Duration::from_millis(20);
         let rounds = 1 + random.below(64);
         for _ in 0..rounds {

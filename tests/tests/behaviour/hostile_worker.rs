@@ -119,7 +119,7 @@ fn what_waits_for_workers_that_do_not_read_is_bounded_for_the_whole_vm() -> Resu
         halt(worker)?;
     }
     let before = Holdings::of(daemon.pid())?.anonymous_kib;
-    // 160 MiB in all. If each context were counted alone, each could have its part waiting.
+    // The submissions take 160 MiB in all. If each context were counted alone, each could have its full part waiting.
     unread_submissions(&guest, &deaf, 5000);
     guest.submit_fenced(guest.create_context("other")?, RingIdx(0), &[]).wait(PATIENCE)?;
     let told = || daemon.log().contains("limit worker_backlog_bytes reached");

@@ -1,6 +1,6 @@
-//! Memory that a driver maps out of a device node, and that is gone when the driver frees it or its process ends: no process has it mapped then. The
-//! `lender` program plays the worker, with `/dev/zero` for the memory and `/dev/full` for its anchor; the device process, its launcher and the
-//! frontend are real.
+//! Memory that a driver maps out of a device node, and that no longer exists when the driver frees it or its process ends: then no process has it
+//! mapped. The `lender` program plays the worker, with `/dev/zero` for the memory and `/dev/full` for its anchor; the device process, its launcher
+//! and the frontend are real.
 
 use anyhow::{Context, Result, ensure};
 use protocol::ids::{BlobId, ContextId};
@@ -54,8 +54,8 @@ fn anchors(process: u32) -> usize {
     nodes(process, 7)
 }
 
-/// A process holds so many anchors before long, and keeps them for a while. An anchor on its way from one process to another is for a moment with
-/// none or with both.
+/// Checks that a process soon holds `count` anchors, and keeps them for a while. While an anchor is sent from one process to another, for a moment
+/// neither or both have it.
 fn stays(process: u32, count: usize) {
     assert!(eventually(PATIENCE, || anchors(process) == count), "{} instead of {count}", anchors(process));
     let end = Instant::now() + Duration::from_millis(300);
@@ -119,7 +119,7 @@ fn dies_while_it_lends(vmm: Vmm) -> Result<()> {
     assert!(eventually(PATIENCE, || guest.session.window.live() == 1), "the guest was not asked");
     let launcher = launcher(daemon.id())?;
     assert!(eventually(PATIENCE, || (anchors(daemon.id()), anchors(launcher)) == (2, 2)), "kept alive");
-    // The guest's kernel does not know: it can undo its mapping, and a new mapping is refused.
+    // The guest's kernel does not know of the loss: it can undo its mapping, and a new mapping is refused.
     let resource_id = blob.resource_id;
     let unmap = Command::ResourceUnmapBlob { resource_id };
     guest.call(&unmap, None)?;
@@ -146,7 +146,7 @@ fn of_qemu() -> Result<(Daemon, Gpu, ContextId)> {
     Ok((daemon, guest, context))
 }
 
-/// Kills the only worker, and waits until the daemon knows.
+/// Kills the only worker, and waits until the daemon knows of its death.
 fn lose_the_worker(daemon: &Daemon) -> Result<()> {
     kill_process(daemon.wait_for_workers(1)?[0], Signal::KILL)?;
     daemon.wait_for_workers(0)?;
@@ -161,7 +161,7 @@ fn what_a_worker_lent_that_dies_in_a_pause_is_unmapped_when_the_guest_goes_on() 
     let blobs = [lent(&guest, context)?, lent(&guest, context)?];
     let bases = guest.session.stop()?;
     lose_the_worker(&daemon)?;
-    // Its memory is kept alive meanwhile.
+    // The anchors keep its memory alive meanwhile.
     stays(daemon.id(), 2);
     assert_eq!((guest.session.window.live(), guest.session.window.unmaps_asked()), (2, 0));
     guest.session.cont(bases)?;
@@ -184,7 +184,7 @@ fn what_a_worker_lent_that_dies_in_a_pause_is_not_asked_for_after_a_reset() -> R
     lose_the_worker(&daemon)?;
     stays(daemon.id(), 2);
     guest.session.reset()?;
-    // The daemon handles a mapping of the new guest after everything that is left of the old.
+    // The daemon handles a mapping of the new guest after all remaining work for the old guest.
     let context = guest.create_context("lender")?;
     let blob = lent(&guest, context)?;
     assert_eq!((guest.session.window.live(), guest.session.window.unmaps_asked()), (1, asked));
@@ -194,7 +194,7 @@ fn what_a_worker_lent_that_dies_in_a_pause_is_not_asked_for_after_a_reset() -> R
     Ok(())
 }
 
-/// A mapping that the device process took from the queue before the pause is asked for no more than an unmapping.
+/// The device process requests neither a mapping nor an unmapping that it took from the queue before the pause.
 #[test]
 fn a_mapping_whose_turn_comes_in_a_pause_is_refused() -> Result<()> {
     let daemon = start_with(&[&OPTIONS[..], &["--log-level", "debug"]].concat())?;
@@ -206,7 +206,7 @@ fn a_mapping_whose_turn_comes_in_a_pause_is_refused() -> Result<()> {
     let map = Command::ResourceMapBlob { resource_id, offset: *offset };
     guest.call(&Command::ResourceUnmapBlob { resource_id }, None)?;
     let (asked, unmaps) = (window.asked(), window.unmaps_asked());
-    // The device process waits until the first is unmapped, and hears meanwhile that the victim is to end.
+    // The device process waits until the first is unmapped, and learns meanwhile that the victim is to end.
     let announcements = window.hold_announcements();
     let unref = guest.start(&Command::ResourceUnref { resource_id: first.resource_id }, None, None);
     let mapped = guest.start(&map, None, None);

@@ -1,5 +1,5 @@
-//! The daemon's behaviour before a frontend, a guest and workers of the tests' own: no client and no machine is needed. All share one test program,
-//! so that the processors are kept busy until the last test.
+//! The daemon's behaviour with a frontend, a guest and workers of the tests' own: no client and no virtual machine is needed. All share one test
+//! program, so that the processors are kept busy until the last test.
 
 mod blobs;
 mod broker;

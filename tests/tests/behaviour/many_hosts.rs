@@ -1,5 +1,5 @@
 //! Tests of `docs/many-hosts.md` and `daemon/packaging/kubevirt` for a cluster: Kubernetes takes the manifests, KubeVirt's hook makes the same
-//! additions as `recipe`, slots are for its pods, and a node tells its free resources.
+//! additions as `recipe`, slots are for its pods, and a node reports its free resources.
 
 use std::fs;
 use std::io::Write;
@@ -44,7 +44,7 @@ fn path(name: &str) -> PathBuf {
     repository().join("daemon/packaging/kubevirt").join(name)
 }
 
-/// Checks a manifest against the schema of its kind, which has no room for unknown keys.
+/// Checks a manifest against the schema of its kind, which allows no unknown keys.
 fn validate(text: &str) -> Result<String> {
     let python = Python::with(&VALIDATOR)?;
     let file = tempfile::Builder::new().suffix(".yaml").tempfile()?;

@@ -1,4 +1,4 @@
-//! Memory that a program gave back and gets again, but that no other program gets. A word left in it identifies it, where nothing is cleared.
+//! Memory that a program freed and gets again, but that no other program gets. A word in the memory identifies it if the memory is not cleared.
 
 use anyhow::{Context, Result, ensure};
 use protocol::ids::RingIdx;
@@ -53,8 +53,8 @@ fn found(device: &mut Device) -> Result<u32> {
 /// The time for which a worker keeps freed memory.
 const KEPT: Duration = Duration::from_secs(2);
 
-/// Checks that a program gets the memory that `give_back` frees again, with `left` in it. If that took so long that the worker may have freed it
-/// meanwhile, it is tried once more.
+/// Checks that a program gets the memory that `give_back` frees again, with `left` in it. If the worker may have freed the memory meanwhile, because
+/// the test took long, the test tries again.
 fn gets_again(
     device: &mut Device,
     left: u32,
@@ -88,14 +88,14 @@ fn a_program_gets_again_what_it_gave_back_and_another_does_not() -> Result<()> {
         Ok(())
     })?;
     assert_eq!(found(&mut first)?, 0, "the same once more");
-    // Freed after its blob is gone, as well.
+    // The memory may also be freed after its blob.
     gets_again(&mut first, LEFT, |first| {
         let (memory, blob) = written(first, Source::New)?;
         gpu.destroy_blob(blob)?;
         settle(&gpu, first)?;
         first.free(memory)
     })?;
-    // A program that ends leaves nothing to the next.
+    // A program that ends leaves no memory to the next.
     let (memory, blob) = written(&mut first, Source::New)?;
     gpu.destroy_blob(blob)?;
     first.free(memory)?;
@@ -132,7 +132,7 @@ fn memory_that_can_still_be_seen_is_not_used_again() -> Result<()> {
     settle(&gpu, &first)?;
     assert_eq!(found(&mut first)?, 0);
     second.free(imported)?;
-    // This program has the memory twice.
+    // This program has imported the memory, and so has it twice.
     let (memory, blob) = written(&mut first, Source::New)?;
     let own = first.allocate(SIZE, Source::Resource(blob.resource_id.0))?.ok().context("imported")?;
     gpu.destroy_blob(blob)?;

@@ -79,7 +79,7 @@ impl Driver {
     }
 }
 
-/// A daemon of one VM with a log of its own, below a service manager or alone. When it is dropped it is killed, and its log is printed.
+/// A daemon of one VM with a log of its own, with or without a service manager. When it is dropped it is killed, and its log is printed.
 struct OneVm {
     child: Child,
     folder: TempDir,
@@ -215,12 +215,12 @@ fn a_driver_that_is_replaced_is_used_as_soon_as_no_frontend_is_connected() -> Re
     ensure!(broker.device("a")? == devices[0]);
     drop((old, gpu));
     ensure!(eventually(PATIENCE, || !is_alive(devices[0])), "it goes on\n{}", broker.log());
-    // A device process that has seen one of the two new files only is started anew once more.
+    // A device process that has seen only one of the two new files is started again once more.
     let is_served = |vm| guest(&broker, vm).and_then(|gpu| computes(&gpu)).is_ok();
     for vm in ["a", "b"] {
         ensure!(eventually(PATIENCE, || is_served(vm)), "{vm} is not served\n{}", broker.log());
     }
-    // A service manager is told by the status.
+    // The daemon's exit status reports this to a service manager.
     let mut daemon = OneVm::start(driver.command()?, true)?;
     let gpu = daemon.guest()?;
     driver.install()?;

@@ -1,5 +1,5 @@
-//! The control socket of a daemon that serves one VM, which the command line names: operators see and command as below a broker, and a client that
-//! connects holds up neither them nor the guest.
+//! The control socket of a daemon that serves one VM, which the command line names: operators see and command as with a broker, and a client that
+//! connects delays neither operators nor the guest.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use protocol::ids::RingIdx;
@@ -30,7 +30,7 @@ const SIZE: u64 = 16 << 20;
 /// The option for no control socket.
 const NONE: &[&str] = &["--control-socket", "none"];
 
-/// The only VM as the status has it.
+/// The only VM, as the status shows it.
 fn vm(daemon: &Daemon) -> Result<Value> {
     let status: Value = serde_json::from_str(&say(&daemon.control(), &["status", "--json"])?)?;
     status["vms"].as_array().and_then(|vms| vms.first()).cloned().context("no VM")
@@ -40,7 +40,7 @@ fn device(daemon: &Daemon, name: &str) -> Result<Device> {
     timeline::device(&Arc::new(daemon.guest()?), name)
 }
 
-/// Submits so often, and waits until all is done.
+/// Submits `count` times, and waits until all submissions are done.
 fn compute(device: &mut Device, count: u32) -> Result<()> {
     let memory = device.allocate(SIZE, Source::New)?.map_err(|result| anyhow!("{result:?}"))?;
     let dst_buffer = device.bound(memory, SIZE)?;

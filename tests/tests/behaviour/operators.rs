@@ -8,11 +8,11 @@ use tests::broker::vhost_user_vulkan;
 use tests::daemon_process::prepared;
 use tests::program::{LIMIT, Program};
 
-/// An ordinary user of a container: with nothing in `/run`, and with sockets of its own alone.
+/// An ordinary user of a container, which has an empty `/run` and only its own sockets.
 const CONTAINER: &str = r#"exec unshare --user --map-user=1000 --map-group=1000 --keep-caps --mount --net sh -c '
     mount -t tmpfs none /run && exec setpriv --ambient-caps=-all --inh-caps=-all "$@"' sh sh script env "$@""#;
 
-/// A user with a daemon, then with two, then with one, as the other is killed. The second finds a socket without a server.
+/// A user with a daemon, then with two, then with one again, because the other is killed. The second finds a socket without a server.
 const DAEMONS: &str = r#"set -eu
     unset XDG_RUNTIME_DIR
     "$@" --socket-path a.sock 2>a.log & a=$!
@@ -28,7 +28,7 @@ const DAEMONS: &str = r#"set -eu
     wait $b
 "#;
 
-/// A user with a broker and two daemons of one VM; one of these is stopped in the end. A daemon that the machine leaves no time is asked again.
+/// A user with a broker and two daemons of one VM; one of these is stopped in the end. A daemon that gets no processor time is asked again.
 const BESIDE_A_BROKER: &str = r#"set -eu
     export XDG_RUNTIME_DIR="$PWD"
     printf '[vm.c]\nsocket-path = "%s/c.sock"\n' "$PWD" >vms.toml

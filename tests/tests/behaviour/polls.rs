@@ -1,6 +1,6 @@
 //! Guests that wait by asking on a ring: the worker holds the answer until the state changes, or another command comes.
 //!
-//! The unit tests of `waiting::hold` say how long the worker holds it; here a guest may notice only that it asks less often.
+//! The unit tests of `waiting::hold` say how long the worker holds it; these tests check that a guest notices only that it asks less often.
 
 use anyhow::{Context, Result, ensure};
 use protocol::cursor::{Arena, Reader};
@@ -14,7 +14,7 @@ use tests::guest::device::Device;
 use tests::guest::ring::{ASYNC, REPLY, Ring, RingOptions};
 use tests::guest::{Gpu, PATIENCE};
 
-/// The time that Mesa sleeps at least between two questions, once it does.
+/// The least time that Mesa sleeps between two questions, once it sleeps at all.
 const SLEEP: Duration = Duration::from_micros(200);
 /// Questions that Mesa asks before it sleeps.
 const LOOKS: u32 = 16;
@@ -114,7 +114,7 @@ impl Setup {
         reply.p_value.copied().context("a value")
     }
 
-    /// Waits as Mesa does for a while: asks at once, and then after pauses. Answers are held the longer, the longer that goes on.
+    /// Waits as Mesa does for a while: asks at once, and then after pauses. The longer Mesa asks, the longer the worker holds answers.
     fn wait_for_a_while(&mut self, waiting: &Waiting) -> Result<()> {
         for look in 0..4 * LOOKS {
             if look >= LOOKS {
@@ -152,7 +152,7 @@ fn a_question_and_what_comes_behind_it_are_answered_and_so_is_who_signals() -> R
         let waiting = setup.submit()?;
         setup.wait_for_a_while(&waiting)?;
         sleep(SLEEP);
-        // Held or not, the fence is not signalled, and the question behind has the same answer.
+        // Whether the answer is held or not, the fence is not signalled, and the next question has the same answer.
         let (question, next) = (setup.ask(&waiting)?, setup.ask(&waiting)?);
         ensure!(setup.hear(question)? == VkResult::NOT_READY, "signalled without a signal");
         setup.hear(next)?;

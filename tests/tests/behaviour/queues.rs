@@ -1,4 +1,4 @@
-//! Queues that say that they draw and do not (`--queues`): requests to draw are answered with no, and the program's context lives.
+//! Queues that announce graphics but cannot draw (`--queues`): the worker refuses requests to draw, and the program's context lives.
 
 use anyhow::{Context, Result, ensure};
 use protocol::venus::generated as venus;
@@ -234,7 +234,7 @@ fn nothing_can_be_drawn_upon_where_queues_only_say_that_they_draw() -> Result<()
     use ImageUsageFlags as U;
     let attachments = FormatFeatureFlags::COLOR_ATTACHMENT.0 | FormatFeatureFlags::DEPTH_STENCIL_ATTACHMENT.0;
     let drawn = U(U::COLOR_ATTACHMENT.0 | U::SAMPLED.0 | U::TRANSFER_SRC.0 | U::TRANSFER_DST.0);
-    // The uses of a program that computes, and gives its images all uses there are.
+    // The uses of a program that computes, and gives its images all possible uses.
     let every = U(drawn.0 | U::STORAGE.0);
     for queues in ["compute", "nominal", "all"] {
         let (mut setup, nominal) = (setup(queues)?, queues == "nominal");
@@ -268,7 +268,7 @@ fn the_log_names_the_option_once_for_a_vm() -> Result<()> {
     let daemon = Daemon::start()?;
     let guest = Arc::new(daemon.guest()?);
     let mut contexts = [Device::create(&guest, "first")?, Device::create(&guest, "second")?];
-    // Some programs look at formats and ask for nothing, so one line is there from the beginning.
+    // Some programs query formats and make no request to draw, so the daemon logs one line at its start.
     let ready = "guests cannot draw with --queues nominal: programs that draw need --queues all";
     let mentions = daemon.log().matches("--queues nominal").count();
     ensure!(mentions == 1 && daemon.log().contains(ready), "{}", daemon.log());
@@ -279,7 +279,7 @@ fn the_log_names_the_option_once_for_a_vm() -> Result<()> {
     }
     let said = || daemon.log().matches("asks for graphics, which --queues nominal refuses").count();
     ensure!(eventually(PATIENCE, || said() > 0), "not said\n{}", daemon.log());
-    // The answers of all three are in the log before the next context has a worker, and so is any line behind them.
+    // The answers of all three are in the log before the next context has a worker, and so is any line after these.
     drop(Device::create(&guest, "fourth")?);
     ensure!(said() == 1, "said {} times\n{}", said(), daemon.log());
     Ok(())

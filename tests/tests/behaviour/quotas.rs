@@ -1,5 +1,5 @@
-//! Limits as a guest meets them: heaps as large as the memory it may have, allocations beyond that become placeholders, errors come with the next
-//! call that can report them, and a program that takes all it can get leaves others their share.
+//! Limits as a guest meets them: heaps as large as the memory it may have, allocations beyond that become placeholders, the next call that can report
+//! an error reports it, and a program that takes all that it can get leaves others their share.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use protocol::ids::{BlobId, RingIdx};
@@ -97,16 +97,16 @@ fn rings_of_a_vm_are_counted_and_one_context_leaves_some_to_others() -> Result<(
         |rings: &[Ring]| rings.iter().any(|ring| ring.status().contains(venus::RingStatusFlagsMESA::FATAL));
     while !is_lost(&rings) {
         rings.push(Ring::create(&guest, context, RingOptions::default())?);
-        // The worker has seen it, or is gone.
+        // Either the worker has seen the command, or it has ended.
         ensure!(guest.submit_fenced(context, RingIdx(0), &[]).arrives_within(PATIENCE), "a fence is lost");
         ensure!(rings.len() < 100, "no limit\n{}", daemon.log());
     }
     log_says(&daemon, "max-vm-rings")?;
-    // Seven eighths of 64, and the rings that were on their way when the context ended.
+    // The count is seven eighths of 64, plus the rings that were on their way when the context ended.
     ensure!((57..80).contains(&rings.len()), "{} rings", rings.len());
     rings.into_iter().for_each(Ring::abandon);
     guest.destroy_context(context)?;
-    // The next program gets the rings of the first, though its process may still be there.
+    // The next program gets the rings of the first, though the first's process may still exist.
     for _ in 0..4 {
         let next = guest.create_context("next")?;
         let rings: Vec<_> =
@@ -121,7 +121,7 @@ fn rings_of_a_vm_are_counted_and_one_context_leaves_some_to_others() -> Result<(
     Ok(())
 }
 
-/// Memories of one MiB, until there are no more.
+/// Allocates memories of one MiB until an allocation fails.
 fn hoard(vulkan: &mut Device) -> Result<(Vec<venus::DeviceMemory>, VkResult)> {
     let mut hoard = Vec::new();
     loop {
@@ -142,7 +142,7 @@ fn one_context_leaves_memory_to_others_and_gets_back_what_it_frees() -> Result<(
     assert_eq!(memories.len(), 56);
     assert!(error.0 == -1 || error.0 == -2, "{error:?}");
     log_says(&daemon, "host-memory")?;
-    // A blob holds the pages when the memory is gone.
+    // A blob holds the pages when the memory is freed.
     let shown = hog.blob(memories[0], MIB)?;
     hog.free(memories[0])?;
     assert!(hog.allocate(MIB, Source::New)?.is_err());
@@ -151,12 +151,12 @@ fn one_context_leaves_memory_to_others_and_gets_back_what_it_frees() -> Result<(
     let mut next = Device::create(&guest, "next")?;
     let (others, _) = hoard(&mut next)?;
     assert_eq!(others.len(), 7);
-    // The memory of a context comes back with its end.
+    // The memory of a context is free again after its end.
     let context = hog.context;
     drop(hog);
     guest.destroy_context(context)?;
     let mut count = others.len();
-    // It comes back when the context's process has ended.
+    // The memory is free when the context's process has ended.
     let all = eventually(PATIENCE, || {
         count += hoard(&mut next).map_or(0, |(more, _)| more.len());
         count >= 56
@@ -183,7 +183,7 @@ fn memory_behind_a_resource_counts_as_long_as_anybody_holds_it() -> Result<()> {
     Ok(())
 }
 
-/// Creates a buffer, binds it, writes a descriptor for it, records and submits a use of it: nothing waits for an answer.
+/// Creates a buffer, binds it, writes a descriptor for it, records and submits a use of it: no step waits for an answer.
 #[allow(clippy::too_many_lines, reason = "one program, from a buffer to its use")]
 fn use_unheard(vulkan: &mut Device, memory: venus::DeviceMemory, fence: venus::Fence) -> Result<()> {
     let (buffer, commands) = (venus::Buffer(vulkan.new_id()), venus::CommandBuffer(vulkan.new_id()));
@@ -325,9 +325,9 @@ fn the_next_call_that_can_tell_says_that_memory_has_run_out() -> Result<()> {
     let seqno = vulkan.ring.tail();
     vulkan.ring.wait(seqno, PATIENCE)?;
     assert!(matches!(fence_status(&mut vulkan, fence)?.0, -1 | -2));
-    // Once: the program knows now.
+    // The error is reported once: the program knows it now.
     assert_eq!(fence_status(&mut vulkan, fence)?, VkResult::NOT_READY);
-    // A map reports the error as well, whatever memory it is of.
+    // A map also reports the error, whatever memory it maps.
     let Ok(memory) = vulkan.allocate(MIB, Source::New)? else { anyhow::bail!("no memory") };
     let placeholder = vulkan.allocate_unheard(60 * MIB)?;
     let seqno = vulkan.ring.tail();
@@ -353,14 +353,14 @@ fn a_submission_that_cannot_run_loses_the_device_and_not_the_ring() -> Result<()
     let lost = VkResult(-4);
     assert_eq!(fence_status(&mut vulkan, fence)?, lost);
     assert_eq!(fence_status(&mut vulkan, fence)?, lost);
-    // No wait is endless, and no error is fatal.
+    // No wait is endless, and no error ends the context.
     guest.submit_fenced(vulkan.context, RingIdx(1), &[]).wait(PATIENCE)?;
     assert!(vulkan.ring.status().0 & 2 == 0, "the ring is FATAL");
     vulkan.free(placeholder)?;
     // The mapped memory stays mapped.
     let memory = blob.mapping.as_ref().context("a mapping")?.1.map()?;
     memory.as_volatile_slice().write_slice(&[7; 64], 0)?;
-    // A device of another program is well.
+    // A device of another program is not affected.
     let mut other = Device::create(&guest, "well")?;
     let Ok(memory) = other.allocate(4096, Source::New)? else { anyhow::bail!("no memory") };
     let blob = other.blob(memory, 4096)?;
@@ -573,7 +573,7 @@ fn mappings_leave_room_for_the_memory_regions_of_other_devices() -> Result<()> {
         let context = guest.create_context(name)?;
         Ok((0..500).map_while(|_| guest.create_shmem(context, 4096).ok()).count())
     };
-    // The first has seven eighths of 199, the second seven eighths of the rest.
+    // The first program has seven eighths of 199, the second seven eighths of the rest.
     let (first, second) = (maps(&guest, "first")?, maps(&guest, "second")?);
     ensure!((170..=175).contains(&first) && (20..=22).contains(&second), "{first} and {second}");
     log_says(&daemon, "max-maps")?;
@@ -589,7 +589,7 @@ fn a_hoarder_of_small_blobs_leaves_files_to_others_and_to_the_session() -> Resul
     let mut guest = daemon.guest()?;
     let first = small_blobs(&guest, "hoarder")?;
     log_says(&daemon, "max-resources")?;
-    // Each program leaves something to the next.
+    // Each program leaves a share to the next.
     let second = small_blobs(&guest, "another")?;
     ensure!((500..4096).contains(&first) && second > 50, "{first} and {second} blobs");
     guest.session.plug(400).with_context(|| daemon.log())?;

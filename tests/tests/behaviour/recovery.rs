@@ -1,5 +1,5 @@
-//! A worker that dies by itself while nothing of its program is in the driver costs the program time and nothing else; one that dies with work in the
-//! driver costs its context.
+//! A worker that dies by itself while the driver has no work of its program only costs the program time; a worker that dies with work in the driver
+//! loses its context.
 
 use crate::restart;
 use anyhow::{Context, Result, anyhow, ensure};
@@ -24,7 +24,7 @@ use tests::random::Random;
 use vm_memory::{Bytes, VolatileMemory};
 
 const SIZE: u64 = 4096;
-/// The time after which a status is not what it was before: the broker asks device processes again after a quarter of a second.
+/// The time after which a status is new: the broker asks device processes again after a quarter of a second.
 const OLD: Duration = Duration::from_millis(600);
 
 /// The time in which a submission of a few milliseconds has ended, and the worker has noticed.
@@ -49,7 +49,7 @@ fn would_survive(broker: &Broker, vm: &str) -> Result<()> {
     let says_so = || broker.vm(vm).is_ok_and(|vm| vm["contexts"][0]["recoverable"] == true);
     let survives = || {
         says_so() && {
-            // What the broker was told before may have been long ago.
+            // The last report to the broker may be old.
             std::thread::sleep(OLD);
             says_so()
         }
@@ -65,7 +65,7 @@ fn dies_idle(broker: &Broker, vm: &str, signal: Signal) -> Result<()> {
     Ok(())
 }
 
-/// Waits until so many contexts of a VM were recovered.
+/// Waits until `count` contexts of a VM were recovered.
 fn recovered(broker: &Broker, vm: &str, count: u64) -> Result<()> {
     let counted = || broker.vm(vm).is_ok_and(|vm| vm["context_recoveries"] == count);
     ensure!(eventually(PATIENCE, counted), "{}\n{}", broker.vm(vm)?, broker.log());
@@ -97,8 +97,8 @@ fn a_mesa_program_whose_idle_worker_is_killed_computes_on() -> Result<()> {
     Ok(())
 }
 
-/// A program that compiles, records, submits, waits and checks until there is a file, and never does nothing for as long as an idle worker is given. The
-/// driver compiles within a submission.
+/// A program that compiles, records, submits, waits and checks until there is a file, and is never idle for the time after which an idle worker
+/// makes a checkpoint. The driver compiles within a submission.
 fn busy(broker: &Broker, socket: &Path, until: &Path) -> Result<Background> {
     let executable = Path::new(env!("CARGO_BIN_EXE_many_threads"));
     let mut command = ClientRoot::open(Suite::Testing)?.own(executable, Used::Venus(socket))?;
@@ -121,7 +121,7 @@ fn a_busy_mesa_program_whose_worker_is_killed_between_two_submissions_computes_o
             ensure!(eventually(PATIENCE, says_so), "a busy program has no checkpoint\n{}", broker.log());
             let (before, done) = (recoveries().context("no count")?, rounds(&program));
             ensure!(eventually(PATIENCE, || rounds(&program) > done), "{}", broker.log());
-            // What it has submitted ends, and it does nothing for less time than an idle one is given.
+            // The program's submissions end, and the program is idle for less time than an idle worker is given.
             kill_process(program.pid(), Signal::STOP)?;
             std::thread::sleep(DRAINED);
             ensure!(die_by(worker(&broker, "a")?, Signal::KILL), "it does not die");
@@ -165,7 +165,7 @@ fn what_is_in_memory_survives_and_a_context_whose_workers_die_again_and_again_is
     neighbour.compute().map(drop)
 }
 
-/// Memory that only the driver uses, the word that it is full of, and if it has an address, a buffer with its own.
+/// Memory that only the driver uses, the word that fills it, and if the memory has an address, a buffer with its address.
 type Hidden = (venus::DeviceMemory, u32, Option<(venus::Buffer, u64)>);
 
 fn hidden(device: &mut Device, source: Source, size: u64, word: u32) -> Result<Hidden> {
@@ -177,7 +177,7 @@ fn hidden(device: &mut Device, source: Source, size: u64, word: u32) -> Result<H
     Ok((memory, word, buffer))
 }
 
-/// The sizes of the allocations of a program: many only on a GPU of the machine.
+/// The sizes of a program's allocations: there are many only on a GPU of the machine.
 fn sizes() -> Vec<u64> {
     let few = vec![restart::SIZE; 6];
     if on_machine() { [few, vec![1 << 30; 16], vec![1 << 20; 1000]].concat() } else { few }
@@ -198,7 +198,7 @@ fn memory_that_only_the_driver_uses_survives_its_workers() -> Result<()> {
         all.push(hidden(&mut device, *source, size, word)?);
     }
     for round in 1..=3 {
-        // The last time it is handed over.
+        // In the last round the context is handed over.
         if round < 3 {
             dies_idle(&broker, "a", Signal::KILL)?;
             recovered(&broker, "a", round.into())?;
@@ -228,7 +228,7 @@ fn memory_whose_deposit_is_taken_back_can_be_allocated_again_at_once() -> Result
     let gpu = guest(&broker, "a")?;
     let mut device = Device::create(&gpu, "allocator")?;
     let ty = device.hidden.context("no memory that cannot be mapped")?;
-    // There is no room for it twice.
+    // The heap has no room for two copies of this memory.
     let size = if on_machine() { device.hidden_heap / 8 * 5 } else { restart::SIZE };
     for _ in 0..3 {
         let memory = device.allocate_of_type(size, ty, Source::New)?;
@@ -255,7 +255,7 @@ fn a_worker_that_dies_with_work_in_the_driver_loses_its_context_and_no_other() -
     other.compute().map(drop)
 }
 
-/// A broker whose log has what is of use to developers only.
+/// A broker whose log also has the lines for developers.
 fn talkative(vms: &[(&str, &str)]) -> Result<Broker> {
     let mut command = vhost_user_vulkan()?;
     command.args(["--log-level", "debug"]);
@@ -264,7 +264,7 @@ fn talkative(vms: &[(&str, &str)]) -> Result<Broker> {
 
 /// The words of the log for a context that is lost.
 const LOST: &str = "gets no other worker: ";
-/// The words behind them if it is lost as a submission had not completed.
+/// The words after these if the context is lost because a submission had not completed.
 const IN_DRIVER: &str = "work of its program was in the driver";
 
 /// The contexts whose workers were killed at random moments.
@@ -311,7 +311,7 @@ impl Killed {
     }
 }
 
-/// Kills the workers of busy programs of a VM at random moments, so many times. All that are not lost compute to their ends.
+/// Kills the workers of busy programs of a VM at random moments, `count` times. All programs that are not lost compute to their ends.
 fn kill_at_random(broker: &Broker, vm: &str, seed: u64, count: usize) -> Result<Killed> {
     let (_bridge, socket) = broker.bridge(vm)?;
     let end = broker.path(&format!("end-{vm}"));

@@ -13,7 +13,7 @@ use tests::program::Background;
 
 const NAMES: [&str; 8] = ["a", "b", "c", "d", "e", "f", "g", "h"];
 
-/// A program of stock Mesa that computes, checks its results and says so, for ever.
+/// A program of stock Mesa that computes for ever, checks its results, and prints a line after each round.
 fn computes_for_ever(socket: &Path) -> Result<Background> {
     let executable = Path::new(env!("CARGO_BIN_EXE_many_threads"));
     let mut command = clients::computing(executable, socket, "0")?;
@@ -74,7 +74,7 @@ fn of_eight_vms_that_compute_seven_lose_nothing_when_one_is_changed() -> Result<
     ensure!(broker.device("c")? != device && !is_alive(device), "c has its old device process");
     ensure!(eventually(PATIENCE, || !programs[2].is_running()), "c's program does not notice");
     drop(programs.remove(2));
-    // The round after the one that was under way began when the file had been read.
+    // The round after the current one began when the file had been read.
     let done: Vec<_> = programs.iter().map(|program| rounds(program) + 1).collect();
     ensure!(all_have(&programs, &done), "not all go on\n{}", broker.log());
     for (program, name) in programs.iter_mut().zip(&unchanged) {
@@ -207,7 +207,7 @@ fn a_vm_in_use_that_the_file_does_not_name_any_more_is_removed_when_it_is_off() 
     let said = ["0 added, 0 removed, 0 changed, 0 restarted, 1 unchanged, 1 pending", waits];
     assert_eq!(reports(&broker, &["reload"])?, said);
     assert_eq!((broker.device("a")?, &broker.vm("a")?["pending"]), (a, &json!({"what": "removal"})));
-    // Named again, it stays.
+    // The file names the VM again, so the VM stays.
     broker.rewrite("", &[("a", ""), ("b", "")])?;
     assert_eq!(reports(&broker, &["reload"])?, ["0 added, 0 removed, 0 changed, 0 restarted, 2 unchanged"]);
     broker.rewrite("", &[("b", "")])?;

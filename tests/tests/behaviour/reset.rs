@@ -83,7 +83,7 @@ fn pause_keeps_all(vmm: Vmm) -> Result<()> {
     let workers = daemon.wait_for_workers(1)?;
     for _ in 0..5 {
         let bases = gpu.session.stop()?;
-        // A request that comes onto the ring during the pause is found when the pause is over.
+        // The device finds a request that the guest puts onto the ring during the pause when the pause is over.
         let during = gpu.submit_fenced(context, RingIdx(0), &[]);
         assert!(!during.arrives_within(Duration::from_millis(50)));
         gpu.session.cont(bases)?;
@@ -127,7 +127,7 @@ fn pause_and_reset_are_told_apart_where_the_index_has_wrapped_to_0() -> Result<(
 fn told_apart_at_0(vmm: Vmm) -> Result<()> {
     let daemon = Daemon::start()?;
     let mut gpu = guest(&daemon, vmm)?;
-    // One context without and one with a mapping, as QEMU's memory table shows mappings only.
+    // The test has one context without and one with a mapping, because QEMU's memory table shows only mappings.
     gpu.create_context("paused")?;
     let context = gpu.create_context("paused")?;
     gpu.create_shmem(context, 64 << 10)?;

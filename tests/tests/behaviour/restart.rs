@@ -62,7 +62,7 @@ pub(crate) const SIZE: u64 = 256 * 1024;
 pub(crate) fn with_hidden_memory() -> Result<(HostVulkan, Broker)> {
     if on_machine() {
         let mut command = vhost_user_vulkan()?;
-        // The log tells what a pause consists of.
+        // At this level the log lists the parts of a pause.
         command.args(["--log-level", "debug"]);
         return Ok((HostVulkan::System, Broker::start_command(command, "", &[("a", "movable = true")])?));
     }
@@ -72,7 +72,7 @@ pub(crate) fn with_hidden_memory() -> Result<(HostVulkan, Broker)> {
     Ok((vulkan, broker))
 }
 
-/// Memory that can be mapped, into which the device copies what cannot.
+/// Memory that can be mapped, into which the device copies memory that cannot be mapped.
 pub(crate) struct Seen {
     memory: venus::DeviceMemory,
     blob: Blob,
@@ -115,7 +115,7 @@ fn memory_that_only_the_driver_uses_outlives_worker_after_worker() -> Result<()>
             *word = *word * 100 + round;
             device.fill(*memory, SIZE, *word)?;
         }
-        // Freed memory is gone, and new memory is kept as well.
+        // Freed memory is not kept, and new memory is kept, too.
         device.free(all.remove(0).0)?;
         let memory = device.allocate_of_type(SIZE, hidden, Source::New)?.ok().context("memory")?;
         device.fill(memory, SIZE, round)?;
@@ -124,7 +124,7 @@ fn memory_that_only_the_driver_uses_outlives_worker_after_worker() -> Result<()>
     if on_machine() {
         return Ok(());
     }
-    // To be swapped out, this memory would have to be copied, and there is no queue for that.
+    // A swap-out would have to copy this memory, and there is no queue for the copy.
     let swapped = broker.operate(&["swap-out", &context])?;
     let error = String::from_utf8_lossy(&swapped.stderr);
     ensure!(

@@ -1,5 +1,5 @@
-//! Tests that a worker that a guest has taken over can reach nothing. The `escape` program plays the worker and tries the ways out, one per context;
-//! without the sandbox each is open, which shows that the attempts are real.
+//! Tests that a worker under a guest's control can reach nothing outside its sandbox. The `escape` program plays the worker and tries the ways out,
+//! one per context; without the sandbox each is open, which shows that the attempts are real.
 
 use anyhow::{Context, Result, bail, ensure};
 use protocol::ids::RingIdx;
@@ -53,7 +53,7 @@ fn attempt(daemon: &Daemon, guest: &Gpu, way: &str, to: &str) -> Result<Outcome>
         };
         let complete = log[before..].rsplit_once('\n').unwrap_or_default().0;
         let lines: Vec<String> = complete.lines().filter_map(of_way).collect();
-        // Read after the log: a worker that has written a line has begun, so a worker that is missing has ended.
+        // The workers are read after the log: a worker that has written a line has begun, so a missing worker has ended.
         let ended = daemon.workers() == others;
         outcome = match lines.last().map(String::as_str) {
             Some("open") => Some(Outcome::Open),
@@ -69,7 +69,7 @@ fn attempt(daemon: &Daemon, guest: &Gpu, way: &str, to: &str) -> Result<Outcome>
     outcome.context("an outcome")
 }
 
-/// A context whose worker dies of its attempt; returns the device process's line about that.
+/// Makes a context whose worker dies of its attempt; returns the device process's line about the death.
 fn fatal_attempt(daemon: &Daemon, guest: &Gpu, way: &str) -> Result<String> {
     let context = guest.create_context(way)?;
     let said = || daemon.log().lines().find(|line| line.contains("is lost: ")).map(str::to_owned);
@@ -177,7 +177,7 @@ fn every_way_out_of_a_worker_is_closed() -> Result<()> {
 fn without_system_call_filters_namespaces_and_root_still_hold() -> Result<()> {
     let outcomes = try_all(&["--seccomp=off"])?;
     outcomes.iter().for_each(|(way, outcome)| println!("{way}: {outcome:?}"));
-    // Calls that only the filter refuses reach nothing outside: a worker may copy a process of its own and look at itself.
+    // Calls that only the filter refuses reach nothing outside: a worker may copy a process of its own and inspect itself.
     let harmless = [
         "fork",
         "faults",
@@ -303,9 +303,9 @@ fn a_frontend_that_gets_no_thread_is_refused_and_ends_no_device_process() -> Res
         ensure!(prlimit.status()?.success(), "its limit cannot be set");
         Ok(())
     };
-    // The device process has its own threads once it serves, which is after its socket file is there.
+    // The device process has its own threads once it serves, which is later than the creation of its socket file.
     daemon.guest()?.capset()?;
-    // Other processes of the same user may have taken all threads that there are.
+    // Other processes of the same user may have taken all threads of the user's limit.
     limit(1)?;
     for _ in 0..3 {
         ensure!(daemon.guest().is_err(), "it has a thread");
@@ -381,7 +381,7 @@ fn a_worker_is_alone_and_without_rights() -> Result<()> {
     guest.create_context("one")?;
     guest.create_context("two")?;
     let workers = daemon.wait_for_workers(2)?;
-    // Sealed before the driver is loaded, and so before it can answer.
+    // The worker seals itself before it loads the driver, and so before it can answer.
     let sealed = |worker: &Pid| status(*worker, "Seccomp").is_ok_and(|mode| mode == "2");
     assert!(eventually(PATIENCE, || workers.iter().all(sealed)));
     for worker in &workers {
@@ -435,7 +435,7 @@ fn a_worker_begins_with_its_channel_and_standard_descriptors_only() -> Result<()
     links.sort();
     assert_eq!(links.len(), 4, "{links:?}");
     assert_eq!(links[0], Path::new("/dev/null"));
-    // Its channel, and one for its output; the log is not among them.
+    // The descriptors are its channel and one for its output; the log is not among them.
     assert!(links[1..].iter().all(|link| link.to_string_lossy().starts_with("socket:")), "{links:?}");
     assert!(links[1..].iter().collect::<BTreeSet<_>>().len() == 2, "{links:?}");
     Ok(())
@@ -444,7 +444,7 @@ fn a_worker_begins_with_its_channel_and_standard_descriptors_only() -> Result<()
 #[test]
 fn the_device_process_opens_and_executes_nothing() -> Result<()> {
     let daemon = Daemon::start()?;
-    // The device process seals itself after its socket file is there and before it serves.
+    // The device process seals itself after it has made its socket file and before it serves.
     drop(daemon.guest()?);
     has_no_rights(daemon.pid())?;
     let listed = daemon::command()?.arg("--print-seccomp").output()?;
@@ -457,7 +457,7 @@ fn the_device_process_opens_and_executes_nothing() -> Result<()> {
     ] {
         assert!(!calls.split_whitespace().any(|call| call.trim_end_matches('*') == forbidden), "{forbidden}");
     }
-    // The device process serves nevertheless, and again after its frontend has gone.
+    // The device process serves nevertheless, also after its frontend has disconnected.
     for _ in 0..2 {
         let guest = daemon.guest()?;
         let context = guest.create_context("served")?;

@@ -1,4 +1,4 @@
-//! One VM after another: sessions begin and end, and nothing of one is left for the next.
+//! One VM after another: sessions begin and end, and none leaves anything to the next.
 
 use anyhow::{Result, ensure};
 use rustix::process::{Signal, kill_process};
@@ -35,7 +35,7 @@ fn end_of_a_session_frees_everything_and_the_next_one_is_served() -> Result<()> 
         Ok(())
     };
     (0..3).try_for_each(|_| run())?;
-    // A session that is just accepted: the state between two sessions is seen only by waiting.
+    // The daemon may be accepting a session right now, so the test waits for the state between two sessions.
     let settled = || Holdings::of(daemon.pid()).map_or(usize::MAX, |holdings| holdings.descriptors);
     let mut lowest = usize::MAX;
     eventually(Duration::from_millis(500), || {
@@ -71,13 +71,13 @@ fn second_frontend_waits_for_the_first_to_go() -> Result<()> {
     std::thread::sleep(Duration::from_millis(200));
     assert_eq!(first.capset()?.len(), protocol::venus::capset::SIZE, "the first session is not disturbed");
     drop(first);
-    // Refused, or served once the first is gone: both are fine, as long as the daemon serves the frontend that comes after.
+    // The second frontend is refused, or served when the first has ended: both are fine, as long as the daemon serves the frontend that comes after.
     let _ = second.join().expect("connecting does not panic");
     assert_eq!(daemon.guest()?.capset()?.len(), protocol::venus::capset::SIZE);
     Ok(())
 }
 
-/// Checks that there are few lines with this text: some may come at once, and then one in ten seconds.
+/// Checks that there are few lines with this text: some may come at once, and then one every ten seconds.
 fn ensure_few(daemon: &Daemon, text: &str, begin: Instant) -> Result<()> {
     let lines = daemon.log().lines().filter(|line| line.contains(text)).count() as u64;
     let allowed = 5 + begin.elapsed().as_secs() / 10 + 1;
@@ -91,13 +91,13 @@ fn who_connects_or_resets_again_and_again_does_not_fill_the_log() -> Result<()> 
     let begin = Instant::now();
     for _ in 0..100 {
         let stream = UnixStream::connect(daemon.socket())?;
-        // Until it has been accepted and dropped.
+        // The read returns when the connection has been accepted and dropped.
         stream.shutdown(Shutdown::Write)?;
         std::io::Read::read_to_end(&mut &stream, &mut Vec::new())?;
     }
     let mut guest = daemon.guest()?;
     for _ in 0..100 {
-        // A queue that was not used is as it was after a reset.
+        // A queue that was not used has the same state as after a reset.
         assert_eq!(guest.capset()?.len(), protocol::venus::capset::SIZE);
         guest.session.reset()?;
         guest = Gpu::new(guest.session);
@@ -202,7 +202,7 @@ fn stale_socket_is_replaced_and_a_live_one_is_respected() -> Result<()> {
     first.wait()?;
     assert!(connected && still_there);
     assert!(!second.status.success());
-    // The log may have lines about the machine before it.
+    // The log may have lines about the machine before the error.
     let said = String::from_utf8_lossy(&second.stderr);
     assert_eq!(said.lines().filter(|line| !is_of_the_machine(line)).count(), 1, "{said}");
     Ok(())
@@ -235,7 +235,7 @@ fn bad_options_are_one_clear_line_each() -> Result<()> {
         let stderr = String::from_utf8_lossy(&output.stderr);
         assert_eq!(output.status.code(), Some(status), "{options:?}: {stderr}");
         assert!(stderr.contains(word), "{options:?}: {stderr}");
-        // The log may have lines about the machine beside it.
+        // The log may also have lines about the machine.
         let lines = stderr.lines().filter(|line| !is_of_the_machine(line)).count();
         assert!(lines <= 4, "{options:?}: {stderr}");
     }
@@ -245,7 +245,7 @@ fn bad_options_are_one_clear_line_each() -> Result<()> {
 #[test]
 fn session_on_an_inherited_descriptor_works() -> Result<()> {
     let (ours, theirs) = UnixStream::pair()?;
-    // Not inherited from this process, in which other tests start programs at the same time.
+    // The descriptor is not inheritable in this process, because other tests start programs in it at the same time.
     let mut command = prepared("exec 3<&0 0</dev/null", daemon::command()?.args(["--fd", "3"]));
     let mut child = command.stdin(Stdio::from(OwnedFd::from(theirs))).spawn()?;
     // The command would keep this process's end open.

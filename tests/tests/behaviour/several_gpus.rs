@@ -42,7 +42,7 @@ fn bytes_of(uuid: &str) -> Result<Vec<u8>> {
     (0..16).map(|at| byte(2 * at)).collect()
 }
 
-/// `vkEnumeratePhysicalDevices` with room for these: the result, and how many there are or were bound.
+/// `vkEnumeratePhysicalDevices` with room for these: the result, and the number of GPUs that exist or were bound.
 fn enumerate(ring: &mut Ring, ids: Option<&[venus::PhysicalDevice]>) -> Result<(VkResult, u32)> {
     let instance = venus::Instance(1);
     let room = ids.map_or(0, |ids| ids.len() as u32);
@@ -230,7 +230,7 @@ fn gpus_that_one_vm_cannot_have_are_refused_with_what_to_do() -> Result<()> {
     let twice = refused(1, &["--gpu", &first, "--gpu", &second, "--gpu", &undashed])?;
     ensure!(twice.contains(&format!("\"{first}\" and \"{undashed}\" are the same GPU")), "{twice}");
     ensure!(twice.contains("name each GPU of a VM once"), "{twice}");
-    // A mistake on the command line, whatever GPUs there are.
+    // The command line is wrong, whatever GPUs the machine has.
     let many = refused(2, &["--gpu", &first].repeat(9))?;
     ensure!(many.contains("9 GPUs for one VM are more than 8: name fewer of them"), "{many}");
     let unknown = refused(1, &["--gpu", &first, "--gpu", "no such gpu"])?;

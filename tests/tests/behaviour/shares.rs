@@ -1,7 +1,7 @@
 //! Tests that a VM that has work all the time gets the part of the GPU that weights and classes give it, by the charges of each VM.
 //!
-//! All submissions of both VMs stand in their lines before the first may run, so the activity of programs and processors meanwhile decides nothing;
-//! the cost of a submission on a busy machine is charged to its VM. `cargo shares` measures how near programs come to their shares.
+//! All submissions of both VMs are queued before the first may run, so the activity of programs and processors meanwhile does not matter; the cost of
+//! a submission on a busy machine is charged to its VM. `cargo shares` measures how near programs come to their shares.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use protocol::ids::RingIdx;
@@ -52,7 +52,7 @@ struct Charges(Vec<Charge>);
 struct Charge {
     /// 0 or 1.
     vm: usize,
-    /// No submission has completed: an earlier charge is corrected, perhaps long after the VM's work is done.
+    /// True if no submission has completed: the line corrects an earlier charge, perhaps long after the VM's work is done.
     completes_nothing: bool,
     /// Nanoseconds of the GPU.
     amount: f64,
@@ -66,7 +66,7 @@ fn run(loads: &[Load; 2]) -> Result<Charges> {
     let mut broker = Broker::start(&top, &[("first", loads[0].keys), ("second", loads[1].keys)])?;
     let (mut first, on_first) = queued(&broker, "first", &loads[0])?;
     let (mut second, on_second) = queued(&broker, "second", &loads[1])?;
-    // Nothing is granted before both may run.
+    // The broker grants no submission before both VMs may run.
     halt(broker.pid())?;
     let begun =
         timeline::signal(&mut first, on_first).and_then(|()| timeline::signal(&mut second, on_second));
@@ -112,7 +112,7 @@ impl Charges {
         sums
     }
 
-    /// The sums while both had work: from when both had begun until one was done.
+    /// The sums while both VMs had work: from the time at which both had begun until one was done.
     fn while_both_had_work(&self) -> Result<[f64; 2]> {
         let ((begin, end), (other_begin, other_end)) = (self.of(0)?, self.of(1)?);
         Ok(self.between(begin.max(other_begin), end.min(other_end)))

@@ -58,7 +58,7 @@ fn one_vm_is_shown_with_what_is_in_force_for_it_and_the_memory_of_its_gpu() -> R
 fn a_daemon_of_one_vm_shows_the_options_of_its_command_line() -> Result<()> {
     let daemon = Daemon::start_with(&["--max-contexts", "7", "--queues=compute"])?;
     let text = || say(&daemon.control(), &["status", "socket"]);
-    // The control socket is there before the GPUs are known.
+    // The control socket exists before the GPUs are known.
     ensure!(eventually(PATIENCE, || text().is_ok_and(|text| text.contains("\nqueues "))), "{}", text()?);
     let text = text()?;
     let options = fact(&text, "options")?;
@@ -81,7 +81,7 @@ fn a_program_that_was_replaced_is_told_as_an_upgrade_that_is_pending() -> Result
     });
     let broker = Broker::start_command(command, "", &[("a", ""), ("b", "")])?;
     assert_eq!(broker.status()?["upgrade"], Value::Null);
-    // As package managers do.
+    // The file is replaced as package managers replace files.
     fs::write(folder.path().join("new"), "another")?;
     fs::rename(folder.path().join("new"), &program)?;
     let what = format!("the program was replaced ({})", program.display());

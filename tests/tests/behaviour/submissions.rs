@@ -1,4 +1,4 @@
-//! Submissions that have no fence: everything that depends on their end learns of it.
+//! Submissions that have no fence: all waits that depend on their end see the end.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use protocol::cursor::Writer;
@@ -32,7 +32,7 @@ impl Stand {
         Ok(Self { device, memory, buffer, words: 0 })
     }
 
-    /// Submits so many writes; each writes the next word.
+    /// Submits `count` writes; each writes the next word.
     fn write(&mut self, count: u64) -> Result<()> {
         for _ in 0..count {
             let (dst_buffer, at) = (self.buffer, self.words % (SIZE / 4));
@@ -46,7 +46,7 @@ impl Stand {
         Ok(())
     }
 
-    /// Checks that the last words that were submitted are there.
+    /// Checks that the last words that were submitted are in memory.
     fn ensure_written(&self) -> Result<()> {
         let blob = self.device.blob(self.memory, SIZE)?;
         let (_, map) = blob.mapping.as_ref().context("a mapping")?;
@@ -98,7 +98,7 @@ impl Stand {
         Ok(())
     }
 
-    /// A pool is reset as soon as nothing of it is pending. The daemon waits for that, and refuses it on a machine that takes too long.
+    /// Resets a pool as soon as its commands have ended. The daemon waits for the end, and refuses the reset on a machine that takes too long.
     fn pool(&mut self) -> Result<()> {
         let (device, command_pool) = (self.device.device, self.device.pool);
         self.write(3)?;
@@ -121,7 +121,7 @@ impl Stand {
     }
 
     fn all(&mut self) -> Result<()> {
-        // Long enough for a scheduler to know how short they are.
+        // The loop is long enough for a scheduler to learn how short the submissions are.
         let began = Instant::now();
         while began.elapsed() < Duration::from_millis(300) {
             self.write(10)?;

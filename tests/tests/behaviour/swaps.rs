@@ -1,4 +1,4 @@
-//! A program that does nothing with the GPU is swapped out: nothing of the driver is left, and the program computes on when it has something to do.
+//! A program that does nothing with the GPU is swapped out: no part of the driver is left, and the program computes on when it has work.
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Signal, kill_process};
@@ -25,7 +25,7 @@ fn computing(options: &str) -> Result<(Broker, impl Sized, Program, u64)> {
     Ok((broker, bridge, program, number))
 }
 
-/// The program has computed for long enough.
+/// Ends the program, which has computed for long enough, and checks that it succeeded.
 fn ends_well(broker: &Broker, program: Program) -> Result<()> {
     fs::write(broker.path("end"), "")?;
     let ended = program.wait(LIMIT).context("the program does not end")?;
@@ -51,7 +51,7 @@ fn has_driver(broker: &Broker) -> Result<bool> {
 fn a_program_that_does_nothing_is_swapped_out_and_computes_on_afterwards() -> Result<()> {
     let (broker, _bridge, program, _) = computing("swap-after = \"300ms\"")?;
     for round in 1..=3 {
-        // On a slow machine it may be idle for long enough between two submissions.
+        // On a slow machine the program may be idle long enough for a swap between two submissions.
         let has_one = || has_driver(&broker).unwrap_or(false);
         ensure!(eventually(PATIENCE, has_one), "a worker that computes without a driver");
         kill_process(program.pid(), Signal::STOP)?;

@@ -1,5 +1,5 @@
-//! The daemon as a service of systemd, which is played here: it hears when the daemon is ready, how it stands and that its loops turn, passes
-//! sockets and folders, and receives what is logged. `docs/systemd.md` describes all of that.
+//! The daemon as a service of systemd, whose part the tests play: they hear when the daemon is ready, its status, and that its loops turn; they pass
+//! sockets and folders, and receive the log. `docs/systemd.md` describes all of that.
 
 use anyhow::{Context, Result, bail, ensure};
 use rustix::process::{Pid, Signal, kill_process};
@@ -23,8 +23,7 @@ use tests::guest::{Gpu, PATIENCE};
 use tests::packages::HostVulkan;
 use tests::program::end_of;
 
-/// A service manager and the service that it has started. When they are dropped, what the service logged is printed, which shows if the test
-/// fails.
+/// A service manager and the service that it has started. When they are dropped, the service's log is printed, which shows if the test fails.
 struct Service {
     child: Child,
     folder: TempDir,
@@ -38,8 +37,8 @@ fn manager() -> Result<(TempDir, UnixDatagram)> {
     Ok((folder, socket))
 }
 
-/// Waits for a message for no longer than `limit`, and returns its length. A process that was stopped and goes on, as each does on a machine that
-/// is saved, waits on: such a wait returns then (signal(7)).
+/// Waits for a message for no longer than `limit`, and returns its length. The wait returns early if the process is stopped and continued, as on a
+/// machine that is saved (signal(7)); then the function waits again.
 fn receive(socket: &UnixDatagram, bytes: &mut [u8], limit: Duration) -> Result<Option<usize>> {
     let begin = Instant::now();
     loop {
@@ -83,14 +82,14 @@ impl Service {
         fs::read_to_string(self.path("log")).unwrap_or_default()
     }
 
-    /// The lines of the next message that comes within `limit`.
+    /// The lines of the next message that arrives within `limit`.
     fn hears_within(&self, limit: Duration) -> Result<Option<Vec<String>>> {
         let mut bytes = [0; 4096];
         let Some(count) = receive(&self.socket, &mut bytes, limit)? else { return Ok(None) };
         Ok(Some(String::from_utf8(bytes[..count].to_vec())?.lines().map(str::to_owned).collect()))
     }
 
-    /// Waits until this line has come, and returns all lines up to the end of its message.
+    /// Waits until this line has arrived, and returns all lines up to the end of its message.
     fn hears(&self, line: &str) -> Result<Vec<String>> {
         let (begin, mut heard) = (Instant::now(), Vec::new());
         while let Some(lines) = self.hears_within(PATIENCE.saturating_sub(begin.elapsed()))? {
@@ -102,7 +101,7 @@ impl Service {
         bail!("\"{line}\" does not come, but {heard:?}\n{}", self.log())
     }
 
-    /// The lines that come within this time.
+    /// The lines that arrive within this time.
     fn hears_for(&self, time: Duration) -> Result<Vec<String>> {
         let (begin, mut heard) = (Instant::now(), Vec::new());
         while let Some(left) = time.checked_sub(begin.elapsed()).filter(|left| !left.is_zero()) {
@@ -115,7 +114,7 @@ impl Service {
         Ok(Gpu::new(Session::connect(&self.path("socket"), Options::default())?))
     }
 
-    /// Asks it to end, as a manager does, and waits.
+    /// Asks the service to end, as a manager does, and waits.
     fn stop(&mut self) -> Result<ExitStatus> {
         kill_process(self.pid(), Signal::TERM)?;
         self.hears("STOPPING=1")?;
@@ -135,19 +134,19 @@ impl Drop for Service {
     }
 }
 
-/// The variables that are for the process alone which the manager has started.
+/// The variables that are only for the process that the manager has started.
 const VARIABLES: &[&str] =
     &["NOTIFY_SOCKET", "WATCHDOG_USEC", "LISTEN_FDS", "LISTEN_PID", "RUNTIME_DIRECTORY", "STATE_DIRECTORY"];
 
-/// Checks that a process has none of these variables, nor a descriptor of this socket. One that is just being started has, until it executes its
-/// program, those of its parent.
+/// Checks that a process has none of these variables, nor a descriptor of this socket. A process that is just being started has those of its parent
+/// until it executes its program.
 fn ensure_not_inherited(process: u32, variables: &[&str], socket: Option<&Path>) -> Result<()> {
     let mut found = Ok(());
     eventually(PATIENCE, || {
         found = inherits_none(process, variables, socket);
         found.is_ok() || Pid::from_raw(process as i32).is_none_or(|process| !is_alive(process))
     });
-    // Of one that has ended meanwhile there is nothing to be seen.
+    // A process that has ended meanwhile has no files to be read.
     match Pid::from_raw(process as i32).is_some_and(is_alive) {
         true => found,
         false => Ok(()),
@@ -174,7 +173,7 @@ fn inherits_none(process: u32, variables: &[&str], socket: Option<&Path>) -> Res
     Ok(())
 }
 
-/// Long enough that the watchdog says nothing in between.
+/// A patience so long that the daemon sends only its first watchdog message during a test.
 const LONG: Duration = Duration::from_secs(3600);
 
 #[test]
@@ -183,7 +182,7 @@ fn a_vm_is_ready_when_it_listens_and_the_status_tells_what_goes_on() -> Result<(
     let heard = service.hears("READY=1")?;
     let status = format!("STATUS=waiting for a frontend on {}", service.path("socket").display());
     ensure!(heard == ["READY=1", &status], "{heard:?}");
-    // At once: who is ordered behind the service connects now.
+    // A guest connects at once, as units do that are ordered after the service.
     let guest = service.guest()?;
     service.hears("WATCHDOG=1")?;
     let contexts = (0..3).map(|_| guest.create_context("live")).collect::<Result<Vec<_>, _>>()?;
@@ -213,7 +212,7 @@ fn workers_that_take_long_to_end_are_waited_for() -> Result<()> {
     halt(launcher)?;
     kill_process(service.pid(), Signal::TERM)?;
     service.hears("STOPPING=1")?;
-    // Longer than a frontend would be waited for.
+    // The pause is longer than the daemon would wait for a frontend.
     std::thread::sleep(Duration::from_secs(6));
     kill_process(launcher, Signal::CONT)?;
     ensure!(service.ends()?.success(), "{}", service.log());
@@ -246,9 +245,9 @@ fn beats(lines: &[String]) -> usize {
     lines.iter().filter(|line| *line == "WATCHDOG=1").count()
 }
 
-/// Checks that a service says that it turns as often as it has to, and does not while it stands still.
+/// Checks that a service reports that its loop turns as often as it has to, and does not report this while it stands still.
 fn ensure_watched(service: &Service) -> Result<()> {
-    // What has come until now is of another time.
+    // Messages up to now belong to an earlier time.
     while service.hears_within(Duration::ZERO)?.is_some() {}
     let begin = Instant::now();
     let mut count = beats(&service.hears_for(Duration::from_secs(4))?);
@@ -256,7 +255,7 @@ fn ensure_watched(service: &Service) -> Result<()> {
         service.hears("WATCHDOG=1")?;
         count += 1;
     }
-    // Each half of a second, if the machine lets it.
+    // The service reports each half second, if the machine is fast enough.
     let most = begin.elapsed().as_millis() as usize / 500 + 1;
     ensure!(count <= most, "{count} messages in {:?}", begin.elapsed());
     halt(service.pid())?;
@@ -273,7 +272,7 @@ fn a_device_process_that_stands_still_says_nothing() -> Result<()> {
     let mut service = Service::of_one_vm(Duration::from_secs(1), &[])?;
     ensure!(beats(&service.hears("READY=1")?) == 0, "the watchdog counts from the start on");
     ensure_watched(&service)?;
-    // With a guest as well, which keeps the loop awake.
+    // The same holds with a guest, which keeps the loop awake.
     let guest = service.guest()?;
     guest.create_context("live")?;
     ensure_watched(&service)?;
@@ -322,11 +321,11 @@ fn a_broker_is_ready_when_its_vms_listen_or_have_failed() -> Result<()> {
     let mut service = broker(&[("a", ""), ("b", "gpu = \"no such GPU\""), ("c", "")])?;
     let heard = service.hears("READY=1")?;
     ensure!(service.path("a").exists() && service.path("c").exists(), "it is ready before its VMs listen");
-    // The one that fails is started again and again.
+    // The VM that fails is started again and again.
     let status = heard.last().context("a status")?;
     let failed = ["1 ended (see log)", "1 starting"].map(|state| format!("STATUS=3 VMs: 2 waiting, {state}"));
     ensure!(failed.contains(status), "{status}");
-    // The operator's commands find it in its folder, as a unit's ExecReload= has the same variables.
+    // The operator's commands find the broker in its folder, because a unit's ExecReload= has the same variables.
     let mut status = vhost_user_vulkan()?;
     status.args(["status", "--json"]).env("RUNTIME_DIRECTORY", service.path("run"));
     let status = status.output()?;
@@ -350,7 +349,7 @@ fn a_broker_is_ready_when_its_vms_listen_or_have_failed() -> Result<()> {
     let log = service.log();
     let count = |text: &str| log.lines().filter(|line| line.contains(text)).count();
     let (ends, reasons) = (count("the device process has ended (exit status: 1)"), count("vm=b no GPU"));
-    // It may have said why just before the broker was stopped.
+    // A device process may have logged its reason just before the broker was stopped.
     ensure!(ends > 0 && (ends..=ends + 1).contains(&reasons), "{ends} ends, {reasons} reasons\n{log}");
     Ok(())
 }
@@ -361,7 +360,7 @@ fn a_broker_that_reads_its_file_again_says_when_that_is_over() -> Result<()> {
     service.hears("READY=1")?;
     let file = fs::read_to_string(service.path("vms.toml"))?;
     let more = format!("{file}[vm.b]\nsocket-path = \"{}\"\n", service.path("b").display());
-    // One more, none because of an error, one less.
+    // The file has one VM more, then an error, then one VM less.
     for (text, vms) in [(more.as_str(), "2 VMs"), ("[vm.a]\n", "2 VMs"), (&file, "1 VM")] {
         fs::write(service.path("vms.toml"), text)?;
         kill_process(service.pid(), Signal::HUP)?;
@@ -411,7 +410,7 @@ fn a_vm_is_served_at_a_socket_that_systemd_passes() -> Result<()> {
     let (folder, socket) = manager()?;
     let path = folder.path().join("socket");
     let listener = UnixListener::bind(&path)?;
-    // It connects before there is a daemon, as it does when the socket unit starts the service.
+    // The guest connects before the daemon runs, as it does when the socket unit starts the service.
     let waiting = path.clone();
     let early = std::thread::spawn(move || Session::connect(&waiting, Options::default()).map(Gpu::new));
     let mut command = daemon::command()?;
@@ -428,7 +427,7 @@ fn a_vm_is_served_at_a_socket_that_systemd_passes() -> Result<()> {
     service.hears(&format!("STATUS=waiting for a frontend on {}", path.display()))?;
     ensure!(service.stop()?.success());
     ensure!(path.exists(), "a socket of systemd's was removed");
-    // The next daemon gets the same one.
+    // The next daemon gets the same socket.
     let (next, socket) = manager()?;
     let service = Service::start(activated(&listener, 1, &daemon::command()?)?, next, socket)?;
     let guest = Gpu::new(Session::connect(&path, Options::default())?);
@@ -455,7 +454,7 @@ fn sockets_that_do_not_fit_are_refused_with_the_remedy() -> Result<()> {
     broker.arg("--config").arg(&config);
     let error = refused(1, &broker)?;
     ensure!(error.contains("use the service without a socket unit"), "{error}");
-    // Meant for another process.
+    // The variables are meant for another process.
     let output = daemon::command()?.envs([("LISTEN_PID", "1"), ("LISTEN_FDS", "1")]).output()?;
     let error = String::from_utf8(output.stderr)?;
     ensure!(error.contains("one of --socket-path and --fd is needed, or a socket from systemd"), "{error}");
@@ -471,7 +470,7 @@ struct Journal {
 type Fields = BTreeMap<String, String>;
 
 impl Journal {
-    /// A journal, if this user may put its socket where the daemon looks for that.
+    /// A journal, if this user may put its socket at the daemon's path for it.
     fn new() -> Result<Option<Self>> {
         if !rustix::process::geteuid().is_root() {
             println!("skipped: only root may mount a socket over the journal's");
@@ -555,7 +554,7 @@ fn the_log_goes_to_the_journal_with_fields() -> Result<()> {
 fn logs_to_the_journal(sandbox: &str) -> Result<()> {
     let Some(journal) = Journal::new()? else { return Ok(()) };
     let (folder, socket) = manager()?;
-    // A worker that prints what it likes.
+    // A worker that prints arbitrary lines.
     let worker = HostVulkan::lavapipe()?.command(&build_example("escape")?)?;
     let mut command = daemon::command()?;
     command.args(["--sandbox", sandbox, "--vm-name", "web", "--exe"]).arg(worker.get_program());
@@ -625,7 +624,7 @@ fn each_record_of_a_brokers_vm_names_it() -> Result<()> {
     let mut command = vhost_user_vulkan()?;
     command.arg("--config").arg(path("vms.toml"));
     let mut service = Service::start(journal.command(&command), folder, socket)?;
-    // What ends a device process is an error of its VM.
+    // The cause of a device process's end is an error of its VM.
     ensure_fields(&journal.hears("none such")?, &[("VM", "b"), ("PRIORITY", "3")])?;
     ensure_fields(&journal.hears("the device process has ended")?, &[("VM", "b"), ("PRIORITY", "3")])?;
     service.hears("READY=1")?;

@@ -109,7 +109,7 @@ impl Trace {
         self.slices("submission").iter().filter_map(|submission| submission["args"][key].as_f64()).sum()
     }
 
-    /// The time for which each held the GPU while submissions were at the gate, in microseconds.
+    /// The time for which each holder had the GPU while submissions were at the gate, in microseconds.
     fn held(&self) -> BTreeMap<String, f64> {
         let mut sums = BTreeMap::new();
         for gate in self.slices("stage").into_iter().filter(|stage| stage["name"] == "gate") {
@@ -120,7 +120,7 @@ impl Trace {
         sums
     }
 
-    /// Each submission of the only queue is there, with its stages one behind the other.
+    /// Checks that each submission of the only queue is in the trace, with its stages one after the other.
     fn check(&self, count: usize) -> Result<()> {
         let submissions = self.slices("submission");
         let mut numbers: Vec<u64> = submissions.iter().filter_map(|s| s["args"]["number"].as_u64()).collect();
@@ -157,7 +157,7 @@ fn each_submission_has_its_stages_and_who_waits_for_another_vm_sees_it() -> Resu
     let named = Taking::begin(&broker, "right", &["--names"])?;
     let (mut first, on_first) = queued(&broker, "left", own)?;
     let (mut second, on_second) = queued(&broker, "right", others)?;
-    // Nothing is granted before both may run.
+    // The broker grants no submission before both VMs may run.
     halt(broker.pid())?;
     let begun =
         timeline::signal(&mut first, on_first).and_then(|()| timeline::signal(&mut second, on_second));
@@ -179,7 +179,7 @@ fn each_submission_has_its_stages_and_who_waits_for_another_vm_sees_it() -> Resu
     }
     let (trace, said) = taking.end()?;
     let (other, _) = named.end()?;
-    // One submission of each VM more, which waits for the timeline.
+    // Each VM has one submission more, which waits for the timeline.
     trace.check(own as usize + 1)?;
     other.check(others as usize + 1)?;
     ensure!(
@@ -212,7 +212,7 @@ fn a_program_that_is_alone_waits_for_nobody() -> Result<()> {
     let mut device = timeline::device(&guest(&broker, "only")?, "only")?;
     let memory = device.allocate(SIZE, Source::New)?.map_err(|result| anyhow!("{result:?}"))?;
     let buffer = device.bound(memory, SIZE)?;
-    // Makes a lease more likely; submissions before the trace are not in it.
+    // These submissions make a lease more likely; the trace does not contain them, because they end before it.
     fill(&mut device, buffer, 10)?;
     wait(&device, &broker)?;
     let taking = Taking::begin(&broker, "only", &[])?;
@@ -298,7 +298,7 @@ fn whoever_goes_away_or_does_not_read_ends_nothing_but_the_trace() -> Result<()>
         taking
     };
     let silent = admitted_again().context("the trace outlives its reader")?;
-    // This trace is not read, while there is much to report.
+    // The client does not read this trace, while the daemon has much to report.
     let mut device = timeline::device(&guest(&broker, "a")?, "a")?;
     let memory = device.allocate(4096, Source::New)?.map_err(|result| anyhow!("{result:?}"))?;
     let dst_buffer = device.bound(memory, 4096)?;
@@ -315,7 +315,7 @@ fn whoever_goes_away_or_does_not_read_ends_nothing_but_the_trace() -> Result<()>
     ensure!(eventually(PATIENCE, all), "{}", broker.vm("a")?);
     drop(silent);
     let (stream, _) = admitted_again().context("the trace outlives its reader, which did not read")?;
-    // A line from the reader ends the trace; then the last line comes.
+    // A line from the reader ends the trace; then the last line of the trace arrives.
     (&stream).write_all(b"\n")?;
     let last = BufReader::new(&stream).lines().map_while(Result::ok).last().context("a last line")?;
     ensure!(last.contains("\"event\":\"end\""), "{last}");

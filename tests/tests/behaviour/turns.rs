@@ -1,5 +1,4 @@
-//! VMs that are promised more memory of a GPU than there is take turns, wait for memory no longer than they may, and compute the same results as
-//! alone.
+//! VMs that are promised more memory than a GPU has take turns, wait for memory no longer than they may, and compute the same results as alone.
 
 use anyhow::{Context, Result, anyhow, ensure};
 use protocol::ids::BlobId;
@@ -30,7 +29,7 @@ fn state(broker: &Broker, vm: &str) -> String {
     vm["contexts"][0]["state"].as_str().unwrap_or_default().to_owned()
 }
 
-/// Waits until a VM has computed something more.
+/// Waits until a VM has completed more work.
 fn goes_on(broker: &Broker, vm: &str) -> Result<()> {
     let before = submissions(broker, vm);
     let done = eventually(PATIENCE, || submissions(broker, vm) > before);
@@ -138,7 +137,7 @@ fn a_program_that_is_about_to_map_what_it_waits_for_gives_up_what_it_has() -> Re
     let had = waits.blob(memory, HAD)?.mapping.context("it is mapped")?.1.map()?;
     had.as_volatile_slice().write_slice(&WORD.to_le_bytes().repeat(HAD as usize / 4), 0)?;
     holds.allocate(48 << 10, Source::New)?.map_err(|result| anyhow!("{result:?}"))?;
-    // The virtqueue waits for an allocation before it makes a blob of it, as Mesa's driver has it do.
+    // The virtqueue waits for an allocation before it makes a blob of it, as Mesa's driver asks.
     let mut second = Ring::create(&gpu, waits.context, RingOptions::default())?;
     let semaphore = timeline::wait_on_ring(&mut waits)?;
     let blob_id = BlobId(waits.allocate_unheard(WANTED)?.0);

@@ -20,10 +20,10 @@ use tests::package::installed::Installed;
 use tests::program::Background;
 use vm_memory::{Bytes, VolatileMemory};
 
-/// Bytes of memory of a program: memory of the GPU's own that has few is the host's in truth.
+/// Bytes of memory of a program: a smaller allocation of the GPU's own memory is really the host's memory.
 const SIZE: u64 = 1 << 20;
 
-/// A program of stock Mesa that computes, checks its results and says so, for ever.
+/// A program of stock Mesa that computes for ever, checks its results, and prints a line after each round.
 fn computes_for_ever(socket: &Path) -> Result<Background> {
     let executable = Path::new(env!("CARGO_BIN_EXE_many_threads"));
     let mut command = clients::computing(executable, socket, "0")?;
@@ -115,7 +115,7 @@ fn a_program_goes_on_with_another_device_process_with_its_memory_its_fences_and_
     goes_on_with_its_memory("", |device| device.visible, true)
 }
 
-/// On a GPU whose driver exports nothing, that is memory which the driver lends: its worker is the only one that can have it.
+/// On a GPU whose driver exports nothing, the driver lends this memory, so only its worker can have it.
 #[test]
 fn a_program_goes_on_with_memory_of_the_gpus_own_that_the_guest_maps() -> Result<()> {
     let keys = "device-memory = \"1GiB\"\nwindow-size = \"8GiB\"";
@@ -142,7 +142,7 @@ fn goes_on_with_its_memory(keys: &str, ty: impl Fn(&Device) -> u32, is_movable: 
     };
     device.fill(memory, SIZE, 7)?;
     let old = broker.device("a")?;
-    // This waits for what comes behind the upgrade.
+    // This submission waits for a signal after the upgrade.
     let semaphore = timeline::wait_before_signal(&mut device)?;
     let done = gpu.submit_fenced(device.context, RingIdx(1), &[]);
     installed.replace()?;
@@ -173,7 +173,7 @@ fn goes_on_with_its_memory(keys: &str, ty: impl Fn(&Device) -> u32, is_movable: 
     }
     gpu.destroy_context(gpu.create_context("afterwards")?)?;
     if on_machine() && !is_movable {
-        // Without the worker the memory may be another's: no process has it mapped any more.
+        // Without the worker the memory may belong to another process, so no process has it mapped any more.
         let context = broker.vm("a")?["contexts"][0]["context"].clone();
         let mapped = gpu.session.window.live();
         broker.say(&["kill", &format!("a/{context}")])?;
@@ -212,7 +212,7 @@ fn a_program_that_cannot_take_over_costs_nothing() -> Result<()> {
         ensure!(possessions(broker, "a")? == before, "{said}\n{}", broker.log());
         Ok(())
     };
-    // The first half of a program loads, and dies or is no program at all; tests of the rehearsal try other deaths.
+    // The first half of a program either loads and dies, or is no program at all; tests of the rehearsal try other deaths.
     let whole = fs::read(installed.built())?;
     installed.replace_by(&whole[..whole.len() / 2], 0o755)?;
     refused("")?;
@@ -231,7 +231,7 @@ fn a_program_that_cannot_take_over_costs_nothing() -> Result<()> {
     broker.say(&["upgrade"])?;
     ensure!(installed.is_new(broker.pid())?, "{}", broker.log());
     gpu.destroy_context(gpu.create_context("behind")?)?;
-    // The broker hears a moment later that the contexts have ended, and the device process is followed by another.
+    // The broker learns a moment later that the contexts have ended, and another device process follows.
     let is_as_before = || possessions(broker, "a").is_ok_and(|now| now[..] == before[..4]);
     ensure!(eventually(PATIENCE, is_as_before), "{}", broker.log());
     Ok(())

@@ -33,7 +33,7 @@ fn setup() -> Result<Setup> {
     setup_with(&[])
 }
 
-/// Returns `None` where the host cannot copy: a driver of the machine's own (`VHOST_USER_VULKAN_GPU`) may be older.
+/// Returns `None` if the host cannot copy: a driver of the machine's own (`VHOST_USER_VULKAN_GPU`) may be older.
 fn setup_for_copies() -> Result<Option<Setup>> {
     let mut setup = setup()?;
     let can_copy = setup.vulkan.extensions()?.iter().any(|name| name == "VK_EXT_host_image_copy");
@@ -56,7 +56,7 @@ const EXTENT: Extent3D = Extent3D { width: 13, height: 7, depth: 1 };
 const LAYERS: u32 = 3;
 /// Texels from row to row and rows from layer to layer of the guest's memory.
 const PITCH: (u32, u32) = (16, 9);
-/// The smallest memory that holds the region, as drivers send it: nothing behind the last texel.
+/// The smallest memory that holds the region, as drivers send it: no bytes after the last texel.
 const COPY_BYTES: usize =
     (((LAYERS - 1) * PITCH.1 + EXTENT.height - 1) * PITCH.0 + EXTENT.width) as usize * 4;
 const COLOR: ImageSubresourceLayers = ImageSubresourceLayers {
@@ -172,7 +172,7 @@ fn read(vulkan: &mut Device, image: Image, flags: HostImageCopyFlags, size: usiz
     )
 }
 
-/// Texels that are all different, and zeros in the gaps between rows, which a copy leaves alone.
+/// Texels that are all different, and zeros in the gaps between rows, which a copy does not change.
 fn picture() -> Vec<u8> {
     let mut bytes = vec![0; COPY_BYTES];
     for layer in 0..LAYERS {
@@ -229,7 +229,7 @@ fn opaque_copy_moves_an_image_as_it_lies_in_memory() -> Result<()> {
     Ok(())
 }
 
-/// Returns why reading into `size` bytes fails.
+/// Returns the reason for which reading into `size` bytes fails.
 fn refusal(vulkan: &mut Device, image: Image, flags: HostImageCopyFlags, size: usize) -> Result<String> {
     match read(vulkan, image, flags, size) {
         Ok(_) => anyhow::bail!("{size} bytes were enough"),
@@ -256,7 +256,7 @@ fn copy_that_is_cut_short_fails_and_makes_nothing_up() -> Result<()> {
         assert!(read(&mut vulkan, image, HostImageCopyFlags(0), COPY_BYTES)? == picture(), "{size} bytes");
     }
     assert_eq!(daemon.wait_for_workers(1)?, worker);
-    // The worker says so, and the device process passes on the output of workers when it has the time.
+    // The worker logs the refusal, and the device process passes on the output of workers when it has time.
     let said = || daemon.log().matches("is refused: the guest's driver has").count();
     ensure!(eventually(PATIENCE, || said() > 0), "not said\n{}", daemon.log());
     ensure!(said() == 1, "said {} times\n{}", said(), daemon.log());
@@ -292,7 +292,7 @@ fn host_copies_a_guest_cannot_rely_on_are_not_offered() -> Result<()> {
         Format::G8_B8R8_2PLANE_422_UNORM,
         Format::G16_B16_R16_3PLANE_420_UNORM,
         Format::G10X6_B10X6R10X6_2PLANE_444_UNORM_3PACK16,
-        // lavapipe takes the usage, and copies more bytes of them than there are.
+        // lavapipe accepts the usage for such formats, and copies more bytes than their images have.
         Format::D32_SFLOAT_S8_UINT,
         Format::D24_UNORM_S8_UINT,
     ];

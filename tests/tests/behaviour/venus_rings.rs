@@ -44,23 +44,23 @@ impl Setup {
         )
     }
 
-    /// A fence behind everything that was submitted so far: rings know of new resources only then.
+    /// Waits for a fence after all submissions so far: only then do rings know of new resources.
     fn fence(&self) -> Result<()> {
         self.guest.submit_fenced(self.context, RingIdx(0), &[]).wait(PATIENCE)?;
         Ok(())
     }
 
-    /// Waits for the daemon's line with the reason of the loss: the worker writes it after FATAL, and only until the context is destroyed.
+    /// Waits for the daemon's line with the reason of the loss: the worker writes the line after FATAL, and only until the context is destroyed.
     fn tells(&self, why: &str) -> Result<()> {
         let told = tests::daemon::eventually(PATIENCE, || self.daemon.log().contains(why));
         ensure!(told, "{}", self.daemon.log());
         Ok(())
     }
 
-    /// The context is lost: FATAL is set, fences still arrive, and another context works.
+    /// Checks that the context is lost: FATAL is set, fences still arrive, and another context works.
     fn assert_lost(&self, ring: &Ring) -> Result<()> {
         let fatal = || ring.status().contains(RingStatusFlagsMESA::FATAL);
-        // A ring gives a resource 5 s to arrive before it takes it for missing.
+        // A ring waits 5 s for a resource before it counts the resource as missing.
         assert!(tests::daemon::eventually(PATIENCE, fatal), "no FATAL, {:?}", ring.status());
         assert!(self.guest.submit_fenced(self.context, RingIdx(0), &[]).arrives_within(PATIENCE));
         assert!(self.guest.submit_fenced(self.context, RingIdx(9), &[]).arrives_within(PATIENCE));
@@ -135,7 +135,7 @@ fn idle_ring_wakes_up_every_time() -> Result<()> {
     let setup = setup()?;
     let mut ring = setup.ring()?;
     for round in 0..2000_u64 {
-        // Around the idle timeout of 1 ms, where the ring falls asleep just as the command comes.
+        // The pause is near the idle timeout of 1 ms, so that the ring falls asleep just when the command arrives.
         std::thread::sleep(Duration::from_micros(700 + round * 7 % 900));
         let seqno = ring.command(|w| QUESTION.encode(ASYNC, w))?;
         ring.wait(seqno, PATIENCE)?;
@@ -182,7 +182,7 @@ fn ring_waits_for_the_virtqueue_and_the_virtqueue_for_the_ring() -> Result<()> {
             WaitVirtqueueSeqnoMESA { seqno: round }.encode(ASYNC, w);
             QUESTION.encode(ASYNC, w);
         })?;
-        // Published first: behind the wait for the ring it could never be reached.
+        // The number is published first: the stream would never reach this command after the wait for the ring.
         let submission = encode(|w| {
             SubmitVirtqueueSeqnoMESA { ring: ring.id(), seqno: round }.encode(ASYNC, w);
             WaitRingSeqnoMESA { ring: ring.id(), seqno: seqno.into() }.encode(ASYNC, w);
@@ -193,7 +193,7 @@ fn ring_waits_for_the_virtqueue_and_the_virtqueue_for_the_ring() -> Result<()> {
     Ok(())
 }
 
-/// Neither of the two would ever go on, nor would the commands behind them.
+/// Neither of the two waits would ever end, and the commands after them would never run.
 #[test]
 fn ring_and_virtqueue_that_wait_for_each_other_end_their_context() -> Result<()> {
     let setup = setup()?;

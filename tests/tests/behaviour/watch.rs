@@ -1,4 +1,4 @@
-//! `status --watch` on a terminal: the view that an operator sees of a real broker, the effect of keys, and that the terminal is given back in any
+//! `status --watch` on a terminal: the view that an operator sees of a real broker, the effect of keys, and that the terminal is restored in any
 //! case.
 
 use anyhow::{Context, Result, ensure};
@@ -101,7 +101,7 @@ fn an_operator_sees_what_vms_get_and_kills_a_program() -> Result<()> {
             .count()
     };
     ensure!(coloured(&mut terminal) > 0, "there are no colours");
-    // Contexts are there when they are wanted, and only a context is killed, and only after a yes.
+    // The view shows contexts on request, and kills only a context, and only after a yes.
     terminal.press("k")?;
     terminal.until("a VM is not killed", |lines| lines[23].starts_with("Space shows the contexts"))?;
     terminal.press(" ")?;
@@ -142,7 +142,7 @@ fn keys_sort_and_the_terminal_may_change_its_size() -> Result<()> {
     terminal.resize(200, 30)?;
     let lines = terminal.until("all columns", |lines| lines.iter().any(|line| line.ends_with("KILLS")))?;
     ensure!(lines.len() == 30 && lines[29].starts_with("q quit"), "{lines:?}");
-    // Each of the eleven columns in turn has the arrow; then the first again.
+    // Each of the eleven columns in turn has the arrow; then the first column has it again.
     for heading in ["STATE▲", "CLASS▲", "WEIGHT▼"] {
         terminal.press(RIGHT)?;
         terminal.until(heading, |lines| lines.iter().any(|line| line.contains(heading)))?;
@@ -185,7 +185,7 @@ fn without_colours_there_are_none() -> Result<()> {
         let colours = (cell.fgcolor(), cell.bgcolor());
         assert_eq!(colours, (vt100::Color::Default, vt100::Color::Default), "{y}, {x}: {}", cell.contents());
     }
-    // The choice is still to be seen.
+    // The choice is still visible.
     ensure!((0..20).any(|y| screen.cell(y, 0).is_some_and(vt100::Cell::inverse)), "nothing is chosen");
     terminal.press("q")?;
     ensure!(terminal.end()?.success());
@@ -223,7 +223,7 @@ fn a_broker_that_ends_is_said_on_the_terminal_as_it_was() -> Result<()> {
         "{lines}"
     );
     ensure!(!lines.contains("q quit"), "the view is left: {lines}");
-    // And one that was never there takes no terminal over.
+    // A command that finds no broker takes over no terminal.
     let mut terminal = Terminal::start(&command(&broker)?, 120, 24)?;
     assert_eq!(terminal.end()?.code(), Some(1));
     ensure!(!terminal.written().contains(&0x1b), "the terminal was taken over");

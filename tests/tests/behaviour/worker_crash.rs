@@ -1,4 +1,4 @@
-//! A worker that dies takes its context with it and nothing else, unless its context has a checkpoint (`recovery`).
+//! The death of a worker ends its context and no other, unless the context has a checkpoint (`recovery`).
 
 use anyhow::{Context, Result, ensure};
 use protocol::ids::{BlobId, RingIdx};
@@ -29,7 +29,7 @@ fn fences_of_a_killed_worker_complete_and_others_do_not_notice() -> Result<()> {
         Command::ResourceCreateBlob { resource_id, blob_mem, blob_flags, blob_id, size: 4096, entries: &[] };
     let export = guest.start(&create, Some(victim), None);
     let map = guest.start(&Command::ResourceMapBlob { resource_id, offset: 1 << 30 }, None, None);
-    // A worker that does not answer holds no other context up.
+    // A worker that does not answer delays no other context.
     guest.submit_fenced(other, RingIdx(0), &[]).wait(PATIENCE)?;
     guest.create_shmem(other, 4096)?;
     assert!(!pending[0].arrives_within(Duration::from_millis(100)));
@@ -78,7 +78,7 @@ fn lost_context_is_answered_until_it_is_destroyed() -> Result<()> {
             "ring_idx {ring_idx}"
         );
     }
-    // The mapping stays: the guest's process may still be looking at it.
+    // The mapping stays, because the guest's process may still read it.
     assert_eq!(memory.as_volatile_slice().read_obj::<u32>(0)?, 7);
     assert_eq!(guest.session.window.live(), 1);
     guest.destroy_blob(blob)?;

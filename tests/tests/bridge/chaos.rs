@@ -15,7 +15,7 @@ use tests::random::Random;
 /// Workers that are killed, and workers that crash.
 const KILLS: usize = 100;
 const CRASHES: usize = 100;
-/// Workers that die before the neighbour is looked at.
+/// The number of workers that die between two checks of the neighbour.
 const BLOCK: usize = 20;
 /// The signals by which a crash in a driver ends its process: bad addresses, failed assertions, forbidden system calls.
 const CRASH: [Signal; 6] = [Signal::SEGV, Signal::ABORT, Signal::BUS, Signal::SYS, Signal::FPE, Signal::ILL];
@@ -39,7 +39,7 @@ impl Neighbour {
         Ok(Self { program, worker })
     }
 
-    /// Returns whether the neighbour computes on: more rounds become complete than are now.
+    /// Returns whether the neighbour continues to compute: it completes more rounds than now.
     fn goes_on(&self) -> bool {
         let rounds = || self.program.said().lines().count();
         let now = rounds();
@@ -47,7 +47,7 @@ impl Neighbour {
     }
 }
 
-/// A context comes, and goes by the death of its worker at some moment; all its requests are answered.
+/// Makes a context, which ends by the death of its worker at some moment; all its requests are answered.
 fn context(setup: &Setup, random: &mut Random, end: Signal, neighbour: Pid) -> Result<()> {
     let gpu: &Gpu = setup.guest();
     let context = gpu.create_context("mortal")?;

@@ -226,12 +226,12 @@ fn llama_says_the_same_words_as_on_the_host() -> Result<()> {
 
 #[test]
 fn worker_killed_in_the_middle_of_work_ends_its_client_and_no_other() -> Result<()> {
-    // Between two words it would get another worker.
+    // With checkpoints, the program would get another worker between two words.
     let setup = Setup::on(Daemon::start_with(&WITHOUT_CHECKPOINTS)?)?;
     let client = ClientRoot::open(Suite::Testing)?;
     let expected = native_words(&client)?;
     let model = model()?;
-    // Enough words to be in the middle of them for certain.
+    // The number of words is large enough that the program is certainly in the middle of them.
     let mut endless = client.through_vtest("llama-completion", setup.socket())?;
     endless.args(completion::arguments(model.path(), 100_000));
     let victim = Program::start(endless)?;
@@ -264,7 +264,7 @@ fn bridge_program_ends_with_a_signal_and_with_the_daemon() -> Result<()> {
         let mut command = Command::new(env!("CARGO_BIN_EXE_vtest-bridge"));
         command.arg("--vtest-socket").arg(&socket).arg("--vhost-socket").arg(daemon.socket());
         let bridge = Program::start(command)?;
-        // The file is there before the bridge listens.
+        // The file exists before the bridge listens.
         ensure!(eventually(LIMIT, || UnixStream::connect(&socket).is_ok()), "the bridge does not listen");
         let mut vulkaninfo = client.through_vtest("vulkaninfo", &socket)?;
         vulkaninfo.arg("--summary");

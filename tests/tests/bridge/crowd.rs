@@ -8,7 +8,7 @@ use tests::clients::crowd::{self, Plan};
 fn twelve_clients_of_all_kinds_half_of_them_killed_leave_nothing_behind() -> Result<()> {
     let threads = env!("CARGO_BIN_EXE_many_threads").into();
     let tally = crowd::run(Plan { clients: 12, at_once: 8, seed: 1, programs: crowd::SHORT }, threads)?;
-    // Clients that are not to be killed survive; for the others it depends on the moments.
+    // Clients that are not to be killed survive; whether the others survive depends on the moments.
     assert!(tally.survived > 0 && tally.killed > 0, "nothing was shown: {tally:?}");
     assert_eq!(tally.survived + tally.killed, 12);
     Ok(())

@@ -1,4 +1,4 @@
-//! `docs/features.md` against the truth: the page names each difference that a guest sees from the host.
+//! A check of `docs/features.md`: the page names each difference between guest and host that a guest sees.
 
 use anyhow::{Result, ensure};
 use std::collections::{BTreeMap, BTreeSet};

@@ -1,4 +1,4 @@
-//! Submissions that never end soon cost their own context, and no other; submissions that wait for long cost nothing.
+//! Endless submissions soon cost their own context, and no other; submissions that wait for long cost nothing.
 
 use std::path::Path;
 use std::process::Command;
@@ -34,8 +34,8 @@ fn computing_at(socket: &Path, arguments: &[&str]) -> Result<Command> {
 /// One submission that takes hours.
 const ENDLESS: [&str; 7] = ["--announce", "--rounds", "1", "--words", "1048576", "--steps", "4294967295"];
 
-/// Submissions of half a second or more each. Short ones may end beside an endless one, as processors take turns: the endless one keeps no program
-/// from the GPU then, and goes on.
+/// Submissions of half a second or more each. Short submissions may end beside an endless one, because the processors switch between both: the
+/// endless one then keeps no program from the GPU, and goes on.
 const HELD_UP: [&str; 7] = ["--rounds", "0", "--report", "--words", "64", "--steps", "8388608"];
 
 /// A program whose only submission takes hours. Dropping it ends the program.
@@ -64,7 +64,7 @@ impl Endless {
         Ok(Self { worker, program })
     }
 
-    /// Waits until its worker is gone.
+    /// Waits until its worker has ended.
     fn ends(&self, daemon: &Daemon) -> Result<()> {
         ensure!(eventually(LIMIT, || !self.lives()), "it still runs\n{}", daemon.log());
         Ok(())
@@ -75,7 +75,7 @@ impl Endless {
     }
 }
 
-/// Demands that the daemon reports so many contexts lost for this reason. The daemon does so when it has learned of a worker's end.
+/// Demands that the daemon reports `count` contexts lost for this reason. The daemon reports a loss when it has learned of the worker's end.
 fn lost(setup: &Setup, why: &str, count: usize) -> Result<()> {
     let is_told = |line: &&str| line.contains("is lost: ") && line.contains(why);
     let told = || setup.daemon().log().lines().filter(is_told).count();
@@ -106,7 +106,7 @@ fn an_endless_submission_ends_at_the_limit_and_its_neighbour_computes_on() -> Re
     setup.check_for_leaks(before).map(drop)
 }
 
-/// Such a program looks at nothing but a word in its memory, which the dead worker does not write any more.
+/// Such a program only reads a word in its memory, which the dead worker does not write any more.
 #[test]
 fn a_program_that_polls_its_fence_learns_of_the_death_of_its_worker() -> Result<()> {
     let setup = Setup::on(Daemon::start_with(&["--max-submit-time", "60min"])?)?;
@@ -142,7 +142,7 @@ fn an_endless_submission_makes_room_sooner_for_one_that_waits_and_who_waited_is_
     lost(&setup, "max-submit-time-contended (1 s)", 1)
 }
 
-/// A VM whose program has hung as often as it may, and is held back for the time `hold`.
+/// A VM whose program has hung as often as is allowed, and is held back for the time `hold`.
 fn struck(hold: &str) -> Result<Setup> {
     let options = ["--max-submit-time", "1s", "--strikes", "2", "--strike-hold", hold];
     let setup = Setup::on(Daemon::start_with(&options)?)?;
@@ -155,7 +155,7 @@ fn struck(hold: &str) -> Result<Setup> {
 #[test]
 fn a_program_that_hangs_again_and_again_is_held_back_and_no_other() -> Result<()> {
     let (setup, other) = (struck("60min")?, Setup::start()?);
-    // From when the end of its last worker has been heard of.
+    // The hold begins when the daemon has learned of the end of the program's last worker.
     let is_held = || setup.guest().create_context("many_threads").is_err();
     ensure!(eventually(LIMIT, is_held), "nothing holds it back\n{}", setup.daemon().log());
     setup.guest().create_context("another").with_context(|| setup.daemon().log())?;

@@ -1,5 +1,5 @@
-//! Programs with stock drivers before the daemon: Mesa's client reaches it through `vtest-bridge`, without a virtual machine. All share one test
-//! program, so that the processors are kept busy until the last test.
+//! Programs with stock drivers on the daemon: Mesa's client reaches it through `vtest-bridge`, without a virtual machine. All share one test program,
+//! so that the processors are kept busy until the last test.
 
 mod chaos;
 mod clients;

@@ -1,5 +1,5 @@
 //! Independent programs give through the bridge, byte for byte, the results they give on the host's driver, and the calls that workers make for their
-//! commands are valid Vulkan. llama.cpp does so with each Mesa in `bridge/clients`.
+//! commands are valid Vulkan. The tests in `bridge/clients` check llama.cpp with each Mesa.
 
 use anyhow::{Result, ensure};
 use tests::clients::{

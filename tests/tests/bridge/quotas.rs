@@ -69,7 +69,7 @@ fn computes(setup: &Setup) -> Result<()> {
     succeed(computing(Path::new(env!("CARGO_BIN_EXE_many_threads")), setup.socket(), "3")?, LIMIT).map(drop)
 }
 
-/// Runs a hog that asks for `asked` of one kind. While it keeps its things, `beside` is called with the error that ended it. Returns the hog's count.
+/// Runs a hog that asks for `asked` of one kind. While it keeps them, `beside` is called with the error that ended it. Returns the hog's count.
 fn hog(setup: &Setup, kind: &str, asked: u32, beside: impl FnOnce(&str) -> Result<()>) -> Result<u32> {
     let mut hog = Hog::start(&ClientRoot::open(Suite::Testing)?, setup.socket(), kind, asked)?;
     let (got, ending) = hog.got().with_context(|| kind.to_owned())?;
@@ -102,7 +102,7 @@ fn limited(
     ensure!(range.contains(&got), "{got} of {kind}");
     says(&setup, limit)?;
     setup.settle()?;
-    // Without the limit there is more.
+    // Without the limit the program gets more.
     let free = Setup::on(Daemon::start_with(&["--max-maps", "500"])?)?;
     let more = hog(&free, kind, got + MORE, |_| Ok(()))?;
     ensure!(more > got, "{more} of {kind} without the limit, {got} with it");
@@ -177,7 +177,7 @@ fn llama_without_enough_memory_ends_by_itself() -> Result<()> {
     Ok(())
 }
 
-/// Objects that no program of Mesa's takes many of are taken through the bridge's own guest.
+/// The bridge's own guest takes the objects of which no program on Mesa takes many.
 #[test]
 fn contexts_resources_and_rings_run_out_for_one_program_only() -> Result<()> {
     let options =
@@ -202,7 +202,7 @@ fn contexts_resources_and_rings_run_out_for_one_program_only() -> Result<()> {
     Ok(())
 }
 
-/// Mesa 26.2 keeps fences in the guest, where no error can be told: work that cannot run ends the program, and never looks complete.
+/// Mesa 26.2 keeps fences in the guest, and a fence there cannot report an error: work that cannot run ends the program, and never looks complete.
 #[test]
 fn nobody_takes_work_that_was_not_done_for_done() -> Result<()> {
     let setup = Setup::on(Daemon::start_with(&["--host-memory", "512MiB"])?)?;

@@ -1,4 +1,4 @@
-//! Tests that one tenant does not find another's data: memory of every kind, after the other has gone or was killed.
+//! Tests that one tenant does not find another's data: memory of every kind, after the other tenant has ended or was killed.
 
 use anyhow::{Context, Result, ensure};
 use std::io::{BufRead, BufReader};
@@ -94,7 +94,7 @@ fn tenants_find_nothing_of_those_that_were_killed() -> Result<()> {
     Ok(())
 }
 
-/// The `residue` program of the tests above finds data where the daemon does not zero memory. On a GPU that may be nothing.
+/// The `residue` program of the tests above finds data if the daemon does not zero memory. On a GPU it may find none.
 #[test]
 fn without_zeroing_there_is_something_to_find() -> Result<()> {
     let setup = Setup::new(&["--zero-workgroup-memory", "off", "--robustness", "guest"])?;

@@ -30,7 +30,7 @@ impl Disturbance {
         [self.option, milliseconds, "--max-log-lines", "100000"]
     }
 
-    /// Demands that a log tells of so many hand-overs at least, and of no failed one.
+    /// Demands that a log reports at least `least` hand-overs, and no failed one.
     fn count(&self, log: &str, least: usize) -> Result<()> {
         let failing = ["stays with its worker", "is lost"];
         let failed = log.lines().filter(|line| failing.iter().any(|words| line.contains(words)));

@@ -1,4 +1,4 @@
-//! Clients that do many things at once: processes, instances, devices, queues, and threads that compile and record.
+//! Clients that do many tasks at once: processes, instances, devices, queues, and threads that compile and record.
 
 use std::path::Path;
 use std::process::Command;
@@ -33,7 +33,7 @@ fn many_threads_of_many_devices_compile_record_and_submit_at_once() -> Result<()
     setup.settle().map(drop)
 }
 
-/// Mesa asks for fences and semaphores then, instead of having the device write their states.
+/// Without feedback Mesa queries fences and semaphores, instead of having the device write their states.
 #[test]
 fn guests_without_feedback_compute_the_same() -> Result<()> {
     let setup = Setup::start()?;

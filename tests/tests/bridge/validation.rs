@@ -1,5 +1,5 @@
 //! Tests that the calls that workers make for a valid client's commands are valid Vulkan: the Khronos validation layer sits between worker and
-//! driver. It does so in `programs` as well.
+//! driver, as it also does in `programs`.
 
 use anyhow::{Context, Result, ensure};
 use std::path::Path;

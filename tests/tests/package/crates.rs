@@ -16,7 +16,7 @@ fn words<'a>(table: &'a Value, key: &str) -> Vec<&'a str> {
     table.get(key).and_then(Value::as_array).into_iter().flatten().filter_map(Value::as_str).collect()
 }
 
-/// Returns whether an expression can be met with these licences.
+/// Returns whether these licences satisfy an expression.
 fn is_met(expression: &str, allowed: &[&str]) -> Result<bool> {
     let expression = Expression::parse_mode(expression, ParseMode::LAX)?;
     Ok(expression.evaluate(|needed| {

@@ -12,7 +12,7 @@ use tests::package::{self, Architecture, Compiled, Package};
 use tests::program::{LIMIT, succeed};
 use tests::sources::repository;
 
-/// The largest size of the program without symbols, in bytes; `docs/packaging.md` says so.
+/// The largest size of the program without symbols, in bytes, as in `docs/packaging.md`.
 const SIZE_MAX: u64 = 9_000_000;
 
 /// The files of the package that are no documents.
@@ -105,14 +105,14 @@ fn the_package_holds_what_it_should_and_says_what_it_needs() -> Result<()> {
         let depends = fields.lines().find(|line| line.starts_with("Depends: ")).context("Depends")?;
         ensure!(depends.contains(needed), "{depends}");
     }
-    // The user is there before its folder, and that before the service.
+    // The script makes the user before its folder, and the folder before the service.
     let script = control("postinst")?;
     let places: Option<Vec<usize>> = ["systemd-sysusers", "systemd-tmpfiles", "deb-systemd-invoke start"]
         .iter()
         .map(|what| script.find(what))
         .collect();
     ensure!(places.is_some_and(|places| places.is_sorted()), "{script}");
-    // Guests lose their GPU if a daemon is stopped.
+    // The script must not stop a daemon, because its guests would lose their GPU.
     ensure!(
         !script.contains("restart") && !control("prerm")?.contains("upgrade"),
         "an upgrade stops a daemon"
@@ -265,7 +265,7 @@ fn the_list_of_contents_names_each_crate() -> Result<()> {
     Ok(())
 }
 
-// A check that the folder of the sources makes no difference would take a second release build: `docs/packaging.md` has the command.
+// To check that the folder of the sources makes no difference, a second release build is necessary: `docs/packaging.md` has the command.
 #[test]
 fn packing_again_gives_the_same_bytes() -> Result<()> {
     let first = made()?;

@@ -34,7 +34,7 @@ struct Host {
 }
 
 impl Host {
-    /// Starts the host; nothing, if this machine cannot have it.
+    /// Starts the host; returns none if this machine cannot have it.
     fn start() -> Result<Option<Self>> {
         let shown = TempDir::new()?;
         let made = crate::released()?;
@@ -170,14 +170,14 @@ fn upgraded(host: &Host) -> Result<()> {
     let next = host.next_version()?;
     host.run(&format!("apt-get -qy install {}", next.display()))?;
     ensure!(running()? == before, "an upgrade restarts daemons");
-    // The broker is the new program all the same.
+    // Nevertheless the broker already executes the new program.
     host.run(&format!("! readlink /proc/{}/exe | grep deleted", before[0]))?;
     host.run("grep -F '[vm.a]' /etc/vhost-user-vulkan/vms.toml && vhost-user-vulkan status")?;
     host.run("systemctl restart vhost-user-vulkan")?;
     host.system.wait_for("vhost-user-vulkan status | grep '^a  *waiting'", LIMIT)
 }
 
-/// A removal ends the daemons, and a purge leaves nothing but the user.
+/// A removal ends the daemons, and a purge leaves only the user.
 fn gone(host: &Host) -> Result<()> {
     host.run("apt-get -qy remove vhost-user-vulkan && ls /etc/vhost-user-vulkan/vms.toml")?;
     let left = host.run("pgrep -x vhost-user-vulk || true")?;

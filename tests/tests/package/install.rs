@@ -11,7 +11,7 @@ use tests::sources::repository;
 #[test]
 #[ignore = "compiles the daemon once more, as cargo installs it"]
 fn cargo_installs_the_daemon() -> Result<()> {
-    // In the profile and the folder of the tests, where all but the last step has been done.
+    // The build uses the profile and the folder of the tests, in which all but the last step is done.
     let built = daemon_executable()?;
     let target =
         built.parent().and_then(|profile| profile.parent()).context("a profile lies in the target folder")?;

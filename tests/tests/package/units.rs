@@ -1,5 +1,5 @@
-//! The files by which systemd, QEMU and an administrator meet the daemon: the tools that read them accept them, and the units' restrictions leave the
-//! daemon everything that its sandbox needs.
+//! The files with which systemd, QEMU and an administrator use the daemon: the tools that read the files accept them, and the units' restrictions
+//! leave the daemon everything that its sandbox needs.
 
 use anyhow::{Context, Result, ensure};
 use std::collections::BTreeSet;
@@ -98,7 +98,7 @@ fn allowed_calls(unit: &str) -> Result<BTreeSet<String>> {
 fn units_are_hardened() -> Result<()> {
     for unit in SERVICES {
         let path = packaging("systemd").join(unit);
-        // In tenths: 2.0 is "OK".
+        // The threshold is in tenths: 2.0 is "OK".
         systemd_analyze(&["security", "--offline=true", "--threshold=20", &path.to_string_lossy()])
             .with_context(|| format!("{unit} is exposed more than it may be"))?;
     }
@@ -107,7 +107,7 @@ fn units_are_hardened() -> Result<()> {
 
 #[test]
 fn systemd_understands_each_line() -> Result<()> {
-    // A copy that names a program which is there.
+    // The test uses a copy of the unit that names a program which exists.
     let folder = TempDir::new()?;
     let mut units = Vec::new();
     for entry in fs::read_dir(packaging("systemd"))? {
@@ -139,7 +139,7 @@ fn value(unit: &str, key: &str) -> Result<String> {
     Ok(values.concat())
 }
 
-/// The daemon ends with a status at a wrong command line after which systemd does not start it again.
+/// With a wrong command line, the daemon ends with a status after which systemd does not start it again.
 #[test]
 fn a_wrong_command_line_is_not_tried_again() -> Result<()> {
     let status = Command::new(daemon_executable()?).arg("--no-such-option").output()?.status;
@@ -150,8 +150,8 @@ fn a_wrong_command_line_is_not_tried_again() -> Result<()> {
     Ok(())
 }
 
-/// A VMM that waits at a socket has its service started again at once, also after a failure that no start changes: that has an end. A daemon
-/// that waits for a GPU is started again for ever.
+/// If a VMM waits at a socket, systemd starts the service again at once, also after a permanent failure, so these starts are limited. A daemon that
+/// waits for a GPU is started again for ever.
 #[test]
 fn a_socket_does_not_start_a_daemon_for_ever() -> Result<()> {
     let number = |key| Ok::<u32, anyhow::Error>(value("vhost-user-vulkan@.service", key)?.parse()?);
@@ -210,7 +210,7 @@ fn the_file_of_vms_is_accepted_as_it_is_shipped_and_with_its_example() -> Result
     ensure!(example["vm"].get("web").is_some() && example.contains_key("metrics"), "{example:?}");
     let folder = TempDir::new()?;
     for (name, text) in [("shipped.toml", shipped), ("example.toml", uncommented)] {
-        // The groups are there wherever the package is installed.
+        // The groups exist on every system with the package.
         let file = folder.path().join(name);
         let text = ["\"kvm\"", "\"vhost-user-vulkan\""]
             .iter()

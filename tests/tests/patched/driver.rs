@@ -14,7 +14,7 @@ const PROGRAM: &str = env!("CARGO_BIN_EXE_differential");
 #[test]
 fn patched_mesa_computes_what_the_device_computes() -> Result<()> {
     let program = Path::new(PROGRAM);
-    // First, as the processor is then free to build it.
+    // The driver comes first, because the processor is then free to build it.
     let client = ClientRoot::patched()?;
     let gaps: Vec<Gap> = GAPS.iter().copied().filter(|gap| gap.patched).collect();
     differential::compare(program, &client, differential::natively(program)?, &gaps, &[]).map(drop)

@@ -55,7 +55,7 @@ fn extensions_of_the_host_reach_a_program_and_say_what_they_say_there() -> Resul
     Ok(())
 }
 
-/// A host that names no extensions of its protocol, as the first versions of virglrenderer, has none of the later ones.
+/// A host that names no extensions of its protocol, such as the first versions of virglrenderer, has none of the later extensions.
 #[test]
 fn a_host_that_names_no_extensions_is_taken_for_one_that_knows_none_of_them() -> Result<()> {
     let patched = ClientRoot::patched()?;
@@ -113,7 +113,7 @@ fn small() -> Result<Setup> {
     Setup::on(Daemon::start_with(&["--host-memory", "256MiB", "--device-memory", "256MiB"])?)
 }
 
-/// Runs one of our programs to its end, demands success, and returns its output.
+/// Runs one of this repository's programs to its end, demands success, and returns its output.
 fn said_by(program: &str, arguments: &[&str], setup: &Setup) -> Result<String> {
     let mut command = ClientRoot::patched()?.own(Path::new(program), Device::Venus(setup.socket()))?;
     command.args(arguments);
@@ -122,7 +122,7 @@ fn said_by(program: &str, arguments: &[&str], setup: &Setup) -> Result<String> {
     Ok(said)
 }
 
-/// Returns the output of a program that makes so many allocations of a MiB, which it does not map: "allocations", or "freed" if it frees them.
+/// Returns the output of a program that makes `count` allocations of a MiB, which it does not map: "allocations", or "freed" if it frees them.
 fn allocating(kind: &str, count: &str, setup: &Setup) -> Result<String> {
     said_by(env!("CARGO_BIN_EXE_hog"), &[kind, count], setup)
 }
@@ -146,8 +146,8 @@ fn small_allocations_share_memory_and_keep_none_that_others_need() -> Result<()>
     said_by(env!("CARGO_BIN_EXE_small_memory"), &["4096", "limited"], &small()?).map(drop)
 }
 
-/// A program that has taken all memory uses as much as there was. Freed memory is kept for the program's next allocations for a while, and does not
-/// count as used. llvmpipe itself reports the use of the whole machine.
+/// After a program has taken all memory, the reported use is all of the budget. Freed memory is kept for the program's next allocations for a while,
+/// and does not count as used. llvmpipe itself reports the use of the whole machine.
 #[test]
 fn a_budget_is_that_of_the_context() -> Result<()> {
     let setup = small()?;
@@ -167,7 +167,7 @@ fn a_budget_is_that_of_the_context() -> Result<()> {
 fn a_program_whose_worker_is_killed_hears_of_a_lost_device() -> Result<()> {
     let patched = ClientRoot::patched()?;
     for measure in ["empty 600000\n", "timeline 600000\n", "submissions 64 600000\n"] {
-        // Between two submissions it would get another worker.
+        // With checkpoints, the program would get another worker between two submissions.
         let setup = Setup::on(Daemon::start_with(&WITHOUT_CHECKPOINTS)?)?;
         let mut command =
             patched.own(Path::new(env!("CARGO_BIN_EXE_gauge")), Device::Venus(setup.socket()))?;

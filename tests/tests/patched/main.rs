@@ -1,4 +1,4 @@
-//! The driver with the patches of `guest-driver-patches`, before the daemon.
+//! The driver with the patches of `guest-driver-patches`, with the daemon.
 
 mod driver;
 mod features;

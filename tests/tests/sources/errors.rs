@@ -1,4 +1,4 @@
-//! Functions of `worker` and `vulkan` fail with types. Words as errors tell neither the party at fault nor the option that helps.
+//! Functions of `worker` and `vulkan` fail with types. An error that is only text names neither the party at fault nor the option that helps.
 
 use syn::visit::{self, Visit};
 use syn::{GenericArgument, PathArguments, PathSegment, Type};

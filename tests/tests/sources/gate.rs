@@ -38,7 +38,7 @@ fn reason(mark: &Meta) -> String {
     text.value()
 }
 
-/// The name by which the tests of a file go: `bridge/chaos` for `tests/tests/bridge/chaos.rs`.
+/// The name for the tests of a file: `bridge/chaos` for `tests/tests/bridge/chaos.rs`.
 fn name(file: &str) -> String {
     let path = file.strip_prefix("tests/tests/").unwrap_or(file);
     Path::new(path).with_extension("").display().to_string()

@@ -1,14 +1,14 @@
-//! Tests which code may use which: modules along the tables in their parents' heads (`tests::sources::layers`), third-party crates where
-//! they belong, and no package that nobody uses.
+//! Tests which code may use which: modules by the tables in their parents' heads (`tests::sources::layers`), third-party crates only where they
+//! belong, and that no package is unused.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use tests::sources::words::packages;
 use tests::sources::{PACKAGES, Source, Tree, below, repository};
 
-/// Crates with one owner: what may name them, as path prefixes below the repository.
+/// Crates with owners: the code that may name them, as path prefixes below the repository.
 const OWNERS: &[(&str, &[&str])] = &[
-    // And programs that play the application in a guest.
+    // Programs that play the application in a guest may name ash, too.
     ("ash", &["daemon/vulkan/src", "tests/src/bin/"]),
     ("vhost", &["daemon/src/transport", "tests/"]),
     ("virtio_queue", &["daemon/src/transport", "tests/"]),
@@ -20,11 +20,11 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("sd_notify", &["daemon/src/service"]),
 ];
 
-/// Crates the wire formats must do without: anything that does I/O or knows a driver.
+/// Crates that the wire formats may not use: those that do I/O or know a driver.
 const FOREIGN_TO_PROTOCOL: &[&str] =
     &["ash", "libc", "rustix", "vhost", "vm-memory", "virtio-queue", "epoll", "log", "daemon"];
 
-/// Paths that the state machine must do without: it gets events and returns effects.
+/// Paths that the state machine may not use: it gets events and returns effects.
 const FOREIGN_TO_DEVICE: &[&str] = &[
     "std::fs",
     "std::net",
@@ -141,7 +141,7 @@ fn files(package: &str) -> Vec<Source> {
     below(package).into_iter().filter(|source| !is_of_another(&source.path)).collect()
 }
 
-/// The dependencies that no path in a file of the package begins with. What only a feature names (`dep:`) has to be used as well.
+/// The dependencies that no path in a file of the package begins with. Dependencies that only a feature names (`dep:`) must be used, too.
 fn unused(package: &str) -> Vec<String> {
     let named = packages(&files(package));
     let declared = dependencies(&manifest(package)).into_keys();

@@ -1,4 +1,4 @@
-//! The sources themselves: the house rules, the modules that code may use, and cycles. The tests read files and start nothing.
+//! The sources themselves: the house rules, the modules that code may use, and cycles. The tests read files and start no programs.
 
 mod documents;
 mod errors;

@@ -8,13 +8,13 @@ use tests::sources::arrows::Arrows;
 use tests::sources::cycles::{common_folder, cycles, described};
 use tests::sources::{Module, PACKAGES, Tree, is_generated};
 
-/// A cycle of files may have this many.
+/// The most files that a cycle may have.
 const FILES_IN_A_CYCLE: usize = 3;
 
-/// A folder may have this many Rust files; generated files and tests do not count.
+/// The most Rust files that a folder may have; generated files and tests do not count.
 const FILES_IN_A_FOLDER: usize = 16;
 
-/// Fails if a cycle has more than `most` places. `files` are arrows between files, and `places` says where a file counts.
+/// Fails if a cycle has more than `most` places. `files` are arrows between files, and `places` gives the place in which each file counts.
 fn assert_small(files: &Arrows, places: &BTreeMap<String, String>, most: usize) {
     let place = |file| places.get(file).map_or(file, String::as_str);
     let mut arrows = Arrows::new();

@@ -11,7 +11,7 @@ const WORDS_MAX: usize = 800;
 /// The words of a test that takes its commands from README.
 const LITERALLY: &str = "../../../README.md";
 
-/// The beginning of each command in README, the test or program that runs it, and the words there that do so.
+/// The beginning of each command in README, the test or program that runs it, and the words in this test or program that run it.
 const RUN_BY: &[(&str, &str, &str)] = &[
     ("cargo demo", "tests/tests/vm/demo.rs", "CARGO_BIN_EXE_demo"),
     ("cargo acceptance", ".ci/run", "exec cargo acceptance"),

@@ -1,5 +1,5 @@
-//! Texts of the product are words: a value in Rust's `Debug` form names types and fields, and cannot be read aloud. Text of others is quoted by
-//! `outside::Quoted`, and a time has its unit by `outside::Span`.
+//! Texts of the product are words: a value in Rust's `Debug` form names types and fields, and cannot be read aloud. `outside::Quoted` quotes text
+//! from others, and `outside::Span` gives a time its unit.
 
 use proc_macro2::{TokenStream, TokenTree};
 use syn::visit::{self, Visit};
@@ -20,7 +20,7 @@ const FOR_DEVELOPERS: &[&str] = &[
     "unreachable",
 ];
 
-/// The macros that log for operators; elsewhere than in the daemon itself only their texts are looked at.
+/// The macros that log for operators; outside of the daemon itself only their texts are checked.
 const LOGGING: &[&str] = &["error", "info", "log", "warn"];
 
 /// The lines of texts and of logged values in `Debug` form.

@@ -1,19 +1,18 @@
 //! House rules that a compiler does not check: heads of files, where `unsafe` is and how often, names, sizes.
 //!
-//! Files are parsed, so that nothing hides behind tests, in text or in comments.
+//! The tests parse the files, so that no code escapes them behind tests, in text or in comments.
 
 use std::collections::BTreeSet;
 use std::path::Path;
 use syn::spanned::Spanned;
 use syn::visit::{self, Visit};
 use syn::{Attribute, Item, Local, Macro};
-use tests::sources::comments::{Offender, documented, offenders};
 use tests::sources::conditions::{TEST, attributes, needs, without_tests};
 use tests::sources::words::{calls_of, idents, unsafe_count};
 use tests::sources::{Source, TOOLS, all, product};
 
 /// Places that may have unsafe code, and how much: blocks, functions, implementations, attributes, and the word in macros. A number may
-/// fall freely; it rises only in a commit that changes it here. Everything else has none.
+/// fall freely; it rises only in a commit that changes it here. All other places have no unsafe code.
 const UNSAFE: &[(&str, usize)] = &[
     ("daemon/shm/src/", 36),
     ("daemon/src/sandbox/sys.rs", 24),
@@ -45,7 +44,7 @@ const UNSAFE: &[(&str, usize)] = &[
     ("tests/src/bin/unloaded_driver/", 1),
 ];
 
-/// Crates in which the compiler forbids it.
+/// Crates in which the compiler forbids unsafe code.
 const FORBIDDING: &[&str] = &[
     "daemon/config/src/lib.rs",
     "daemon/outside/src/lib.rs",
@@ -57,7 +56,7 @@ const FORBIDDING: &[&str] = &[
     "tests/src/lib.rs",
 ];
 
-/// Files of more lines than this, tests not counted, are split.
+/// The most lines of a file, tests not counted; longer files are split.
 const LINES_MAX: usize = 1000;
 
 const FORBIDDEN_MODULES: &[&str] = &["util", "utils", "common", "misc", "helpers", "helper"];
@@ -139,11 +138,11 @@ const JUMPING: &[&str] = &[
     "CLOCK_BOOTTIME",
 ];
 
-/// The file that tells the time of day, which decides nothing: the log's.
+/// The only file that uses the time of day: it only writes the time into the log.
 const TIME_OF_DAY: &str = "daemon/src/service/form.rs";
 
 /// Times are measured, and timers set, by the monotonic clock, so that an operator who sets the machine's clock ends no submission and no
-/// session. The code of the product names no other clock, but for the times of lines in its log.
+/// session. The code of the product names no other clock, except for the times of lines in its log.
 #[test]
 fn no_clock_of_the_product_jumps() {
     let mut wrong = Vec::new();
@@ -190,10 +189,10 @@ fn no_test_is_expected_to_panic_and_none_is_ignored_but_those_of_programs() {
     assert_none("tests", &wrong);
 }
 
-/// Bounds so wide that only what hangs reaches them, by their names.
+/// The names of bounds so wide that only a hang reaches them.
 const WIDE: &[&str] = &["LONG", "LIMIT", "PATIENCE", "END_MAX", "limit"];
 
-/// The times that a file measures, and what it asserts.
+/// The times that a file measures, and its assertions.
 struct Measured {
     /// `elapsed` itself, and the names of variables with its value.
     times: BTreeSet<String>,
@@ -253,7 +252,7 @@ impl Measured {
         measured
     }
 
-    /// The lines of assertions that bound a measured time from above by something that is not wide.
+    /// The lines of assertions that bound a measured time from above by a bound that is not wide.
     fn narrow_bounds(&self) -> Vec<usize> {
         let narrow = self.asserted.iter().filter(|(tokens, _)| self.is_narrow(&words(tokens)));
         narrow.map(|(_, line)| *line).collect()
@@ -281,11 +280,11 @@ fn words(tokens: &proc_macro2::TokenStream) -> Vec<String> {
     tokens.clone().into_iter().flat_map(word).collect()
 }
 
-/// A machine that is slow or busy decides figures, not tests: `cargo bench-gpu` and `cargo shares` measure them.
+/// A slow or busy machine may change figures, but not the results of tests: `cargo bench-gpu` and `cargo shares` measure figures.
 #[test]
 fn no_test_passes_by_the_speed_of_the_machine() {
     let mut wrong = Vec::new();
-    // This file has examples.
+    // This file has examples of such assertions.
     let sources = all()
         .into_iter()
         .filter(|source| !source.is_generated() && source.path != "tests/tests/sources/tidy.rs");
@@ -342,13 +341,4 @@ fn open_points_name_an_issue() {
         wrong.extend(open.map(|(at, _)| line(&source, at + 1)));
     }
     assert_none("open points", &wrong);
-}
-
-#[test]
-fn first_sentences_have_subjects() {
-    let of_file = |source: &Source| {
-        let place = |found: Offender| format!("{}:{}: {}", source.path, found.line, found.text);
-        offenders(source).into_iter().map(place).collect::<Vec<_>>()
-    };
-    assert_none("comments without a subject", &documented().iter().flat_map(of_file).collect::<Vec<_>>());
 }

@@ -1,4 +1,4 @@
-//! Limits of a VM's processes, on a kernel with all control groups: the guest is the host here, and in it run the tests of `cgroups`.
+//! Limits of a VM's processes, on a kernel with all control groups: here the guest is the host, and the tests of `cgroups` run in it.
 
 use std::time::Duration;
 

@@ -41,7 +41,7 @@ fn the_demo_says_on_what_it_computed() -> Result<()> {
 fn machines_that_do_not_boot_are_told_from_those_that_do() -> Result<()> {
     let guest = Guest::build(Suite::Testing)?;
     ensure!(Vm::works(&guest, &Options::default())?, "the guest does not boot");
-    // The kernel has no room for its files.
+    // With so little memory, the kernel has no room for its files.
     let small = Options { memory_mib: 32, ..Options::default() };
     ensure!(!Vm::works(&guest, &small)?, "the guest boots with 32 MiB");
     Ok(())

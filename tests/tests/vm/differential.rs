@@ -11,7 +11,7 @@ use tests::vm::{Guest, Options, Script, Vm};
 
 const PROGRAM: &str = env!("CARGO_BIN_EXE_differential");
 
-/// The cases: one or more of each group, as emulation is slow.
+/// The chosen cases: one or more of each group, because emulation is slow.
 const ONLY: &[&str] = &[
     "arithmetic.f16",
     "arithmetic.dot.packed",

@@ -1,5 +1,5 @@
-//! `vhost-user-vulkan-doctor` in a stock Debian 13 guest that is broken on purpose, in one way after the other: in each it names the one fault, and
-//! the remedy. It is the static program that users copy into their guests.
+//! `vhost-user-vulkan-doctor` in a stock Debian 13 guest that is broken on purpose, in one way after the other: in each state the doctor names the
+//! one fault, and the remedy. The doctor is the static program that users copy into their guests.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -7,8 +7,8 @@ use tests::daemon_process::{DaemonProcess, doctor_for_guests};
 use tests::packages::{HostVulkan, PackageRoot, Suite, patched_driver};
 use tests::vm::{Guest, Options, Script, Vm};
 
-/// One state of the guest: its name, the commands that make it, and the doctor's finding (check, verdict, a part of the remedy), if there is one. The
-/// commands behind a `;;` undo it.
+/// One state of the guest: its name, the commands that make it, and the doctor's finding (check, verdict, a part of the remedy), if any. The commands
+/// after a `;;` undo the state.
 type Case = (&'static str, &'static str, Option<[&'static str; 3]>);
 
 const MANIFEST: &str = "/usr/share/vulkan/icd.d/virtio_icd.json";
@@ -62,7 +62,7 @@ as() { su $1 -c '/doctor --json; echo status $?'; }
 #[ignore = "boots two machines; the doctor's own tests judge the same facts"]
 fn a_guest_that_is_broken_is_told_what_and_how_to_put_it_right() -> Result<()> {
     let guest = Guest::build(Suite::Trixie)?;
-    // Debian 12 has no Venus driver, and no suite has one between that and Mesa 25.0.
+    // Debian 12 has no Venus driver, and no suite has one between Debian 12's Mesa and 25.0.
     let stock =
         PackageRoot::with(Suite::Trixie, &["mesa-vulkan-drivers"])?.libraries().join("libvulkan_virtio.so");
     let old = older(std::fs::read(stock)?);
@@ -96,7 +96,7 @@ const PROGRAM_BYTES: usize = 1_500_000;
 /// The kind of program header that names a dynamic loader.
 const PT_INTERP: u32 = 3;
 
-/// The program for VMs, which needs no library of theirs.
+/// The program for VMs, which needs no library of the VM.
 fn program() -> Result<Vec<u8>> {
     let program = std::fs::read(doctor_for_guests()?)?;
     ensure!(program.len() < PROGRAM_BYTES, "{} bytes", program.len());

@@ -1,5 +1,5 @@
-//! A virtual machine that Ganeti manages, with a daemon that systemd starts when QEMU connects: it computes the host's results, and again when the
-//! daemon has ended between two of its starts.
+//! A virtual machine that Ganeti manages, with a daemon that systemd starts when QEMU connects: the machine computes the host's results, also after
+//! the daemon has ended between two starts of the machine.
 //!
 //! Ganeti is Debian 13's and QEMU that of its backports, installed by Debian's own tools and running below a systemd of their own, with the daemon's
 //! packaged units. The administrator's commands are taken from the page.
@@ -62,7 +62,7 @@ struct Node {
 }
 
 impl Node {
-    /// Starts the node; nothing, if this machine cannot have it.
+    /// Starts the node; returns none if this machine cannot have it.
     fn start() -> Result<Option<Self>> {
         let shown = TempDir::new()?;
         let guest = Guest::build(Suite::Trixie)?;

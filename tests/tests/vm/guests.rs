@@ -16,7 +16,7 @@ fn debian_13_computes_what_the_host_computes() -> Result<()> {
     computes_what_the_host_computes(Suite::Trixie)
 }
 
-/// The patched library lies where the stock one was; the package puts it beside the stock one, which `tests/tests/patched/package.rs` looks at.
+/// The patched library has the stock one's place; the package puts it beside the stock one, which `tests/tests/patched/package.rs` tests.
 #[test]
 fn debian_13_with_the_patched_driver_computes_what_the_host_computes() -> Result<()> {
     let driver = std::fs::read(patched_driver()?)?;

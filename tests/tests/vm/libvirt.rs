@@ -1,6 +1,6 @@
 //! Virtual machines that libvirt manages, with a daemon that systemd starts when QEMU connects: one computes the host's results, also when it is
-//! paused meanwhile; libvirt refuses to save it; and it computes again when the daemon has ended between two of its starts. Another is as KubeVirt's,
-//! with the device that its hook adds.
+//! paused meanwhile; libvirt refuses to save it; and it computes again after the daemon has ended between two starts of the machine. Another machine
+//! is like KubeVirt's, with the device that KubeVirt's hook adds.
 //!
 //! libvirt, QEMU and systemd are those of Debian's coming release, installed by its own tools and running below a systemd of their own. The units are
 //! the package's, and the device is added by the commands of README.
@@ -22,7 +22,7 @@ use tests::vm::{Guest, kubevirt, pause};
 /// The page with the commands that add the device.
 const PAGE: &str = include_str!("../../../README.md");
 
-/// The words that a guest generates: it takes long enough to be paused in between.
+/// The number of words that a guest generates: enough for a pause in between.
 const WORDS: u32 = 200;
 
 /// A domain that boots a kernel by emulation; its console and its command have a file each.

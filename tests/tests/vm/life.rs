@@ -17,8 +17,7 @@ use tests::vm::{Guest, Options, Script, Vm, pause};
 
 const VULKANINFO: &str = "vulkaninfo --summary 2>&1 | grep deviceName";
 
-/// Programs have ended before, as in an orderly restart: QEMU 11.1 does not survive a reset while they hold mappings
-/// (`tests/README.md`).
+/// Programs end before the reset, as in an orderly restart: QEMU 11.1 does not survive a reset while they hold mappings (`tests/README.md`).
 #[test]
 fn a_guest_that_restarts_finds_a_working_gpu() -> Result<()> {
     let (guest, daemon) = start()?;
@@ -49,7 +48,7 @@ fn a_guest_that_restarts_finds_a_working_gpu() -> Result<()> {
 }
 
 /// The program maps nothing while it is paused: QEMU 11.1 crashes when a map or unmap request is on its way as it stops the device (seen with an
-/// unmap), and a request cannot be taken back.
+/// unmap), and the daemon cannot withdraw a request.
 #[test]
 fn a_paused_guest_continues_its_computation() -> Result<()> {
     const WORDS: u32 = 200;
@@ -160,7 +159,7 @@ fn the_guest_driver_can_be_unbound_and_bound_again() -> Result<()> {
     Ok(())
 }
 
-/// QEMU 11.1 does not survive that the driver comes back (`tests/README.md`); the daemon does.
+/// QEMU 11.1 does not survive the return of the driver (`tests/README.md`); the daemon does.
 #[test]
 fn a_driver_unbound_from_a_program_that_computes_harms_no_later_guest() -> Result<()> {
     let (guest, daemon) = start()?;
@@ -225,7 +224,7 @@ fn a_killed_machine_leaves_nothing_and_the_next_one_works() -> Result<()> {
     let at_rest = workers(daemon.id())?.len();
     let vm = Vm::boot(&guest, &with_model(&format!("while {COMPUTE}; do echo {BUSY}; done\n")), &options)?;
     vm.wait_for(BUSY, 0, LIMIT).map_err(|error| error.context(daemon.log()))?;
-    // Between two programs there is no worker.
+    // Between two programs the daemon has no worker.
     let serves = || workers(daemon.id()).is_ok_and(|workers| workers.len() > at_rest);
     ensure!(eventually(LIMIT, serves), "no worker serves the guest");
     vm.kill()?;
@@ -242,7 +241,7 @@ fn a_killed_machine_leaves_nothing_and_the_next_one_works() -> Result<()> {
 fn a_killed_worker_ends_its_own_program_only() -> Result<()> {
     const WORDS: u32 = 200;
     let expected = completion::native(&ClientRoot::open(Suite::Testing)?, WORDS)?;
-    // Between two words it would get another worker.
+    // With checkpoints, the program would get another worker between two words.
     let (guest, daemon) = start_with(&WITHOUT_CHECKPOINTS)?;
     let generate = completion::arguments("/model.gguf".as_ref(), WORDS + completion::SPARE_WORDS).join(" ");
     let script = format!(
@@ -292,7 +291,7 @@ fn with_model(text: &str) -> Script {
     Script::new(&text).with_file("model.gguf", completion::model())
 }
 
-/// Blobs the guest has: the device process holds a memory file of each, as it does of the guest's own memory.
+/// Blobs the guest has: the device process holds a memory file of each blob, and also of the guest's own memory.
 fn live_blobs(daemon: &DaemonProcess) -> Result<usize> {
     let links = std::fs::read_dir(format!("/proc/{}/fd", daemon.id()))?.flatten();
     let targets = links.filter_map(|link| std::fs::read_link(link.path()).ok());

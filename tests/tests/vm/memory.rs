@@ -8,7 +8,7 @@ use tests::differential;
 use tests::packages::{HostVulkan, Suite};
 use tests::vm::{Guest, LAVAPIPE, Options, Outcome, Script, Vm};
 
-/// The text that `share_memory` prints wherever it works.
+/// The text that `share_memory` prints if it succeeds.
 const SHARED: &str = "shared 65536 words, sum ";
 
 fn share_memory() -> Result<Vec<u8>> {

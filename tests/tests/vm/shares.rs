@@ -12,7 +12,7 @@ const COMPUTE: &str = "chmod +x /many_threads; \
 #[test]
 #[ignore = "boots four machines at once"]
 fn four_guests_compute_at_once_and_each_is_accounted_for() -> Result<()> {
-    // Software drivers take their time, and emulated processors, too.
+    // Software drivers and emulated processors are slow.
     let patience = "max-submit-time = \"10min\"\nmax-submit-time-contended = \"10min\"\n";
     let vms = [("a", 400), ("b", 200), ("c", 100), ("d", 100)];
     let keys: Vec<_> = vms.iter().map(|(_, weight)| format!("weight = {weight}\n{patience}")).collect();

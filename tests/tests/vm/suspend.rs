@@ -91,7 +91,7 @@ fn at_rest(daemon: &DaemonProcess) -> Result<Holdings> {
         rustix::process::Pid::from_raw(i32::try_from(daemon.id())?).context("a process has a number")?;
     let alone = || workers(daemon.id()).is_ok_and(|workers| workers.is_empty());
     ensure!(eventually(LIMIT, alone), "a worker is left\n{}", daemon.log());
-    // Descriptors go a moment after the worker.
+    // The device process closes descriptors a moment after the worker's end.
     thread::sleep(Duration::from_secs(1));
     Holdings::of(pid)
 }

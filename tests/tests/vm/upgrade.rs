@@ -1,4 +1,4 @@
-//! A broker is followed by another program again and again, while a machine of QEMU and programs of unmodified Mesa compute.
+//! Another program takes over a broker's VMs again and again, while a machine of QEMU and programs of unmodified Mesa compute.
 
 use anyhow::{Context, Result, ensure};
 use serde_json::Value;
@@ -12,9 +12,9 @@ use tests::packages::Suite;
 use tests::program::{Background, LIMIT};
 use tests::vm::{Guest, Options, Script, Vm};
 
-/// The variable that says how many upgrades there are, and how many there are without it.
+/// The variable with the number of upgrades, and the default number.
 const UPGRADES: (&str, u32) = ("VHOST_USER_VULKAN_UPGRADES", 5);
-/// Ahead of each of so many upgrades a program is installed that cannot take over.
+/// Before each upgrade whose number is a multiple of this one, the test installs a program that cannot take over.
 const FAILS_EVERY: u32 = 5;
 /// The VMs of programs that reach their VM's device process through a bridge.
 const BRIDGED: [&str; 8] = ["b1", "b2", "b3", "b4", "b5", "b6", "b7", "b8"];
@@ -28,7 +28,7 @@ const SCRIPT: &str = "chmod +x /many_threads
     wait $!
     [ $? = 143 ]";
 
-/// A program that computes for ever, and says so after each round in which all results were right.
+/// A program that computes for ever, and prints a line after each round in which all results were right.
 enum Computing {
     Bridged(Background),
     InMachine(Vm),
@@ -60,7 +60,7 @@ fn possessions(broker: &Broker) -> Result<Vec<Value>> {
     BRIDGED.iter().copied().chain([MACHINE]).map(of).collect()
 }
 
-/// Installs a program that cannot take over, which has to be refused, and the daemon again.
+/// Installs a program that cannot take over, which the broker has to refuse, and then the daemon again.
 fn fail(installed: &Installed) -> Result<()> {
     let whole = fs::read(installed.built())?;
     installed.replace_by(&whole[..whole.len() / 2], 0o755)?;

@@ -1,5 +1,5 @@
-//! The text for a bug report: versions, findings, files of settings, the answers of the daemons, and the end of the log. Parts that tell whose
-//! machine it is are replaced. docs/reporting.md lists the contents.
+//! The text for a bug report: versions, findings, files of settings, the answers of the daemons, and the end of the log. Parts that identify the
+//! machine's owner are replaced. docs/reporting.md lists the contents.
 
 mod private;
 mod sources;
@@ -9,9 +9,9 @@ use crate::system::System;
 use private::Private;
 use std::path::Path;
 
-/// Most bytes of a section; a longer one loses its beginning, since a log has its latest lines at the end.
+/// The most bytes of a section; a longer one loses its beginning, since a log has its latest lines at the end.
 const SECTION_BYTES: usize = 256 << 10;
-/// Most characters of a line.
+/// The most characters of a line.
 const LINE_CHARS: usize = 1000;
 
 /// A text in sections, for people to read and send.
@@ -33,7 +33,7 @@ impl<'s> BugReport<'s> {
         report
     }
 
-    /// Adds the files of settings: the one of several VMs, and those of the daemons of one VM.
+    /// Adds the files of settings: the file of several VMs, and the files of the daemons of one VM.
     pub fn add_settings(&mut self, vms: Option<&Path>) {
         for (path, text) in sources::settings(self.system, vms) {
             self.add(&format!("settings {}", path.display()), &text);
@@ -45,7 +45,7 @@ impl<'s> BugReport<'s> {
         self.add("log", &sources::log(self.system));
     }
 
-    /// Adds a section, without the parts that tell whose machine it is.
+    /// Adds a section, without the parts that identify the machine's owner.
     pub fn add(&mut self, heading: &str, text: &str) {
         let heading = self.private.without(heading);
         let text = self.private.without(end(text));
@@ -63,7 +63,7 @@ impl<'s> BugReport<'s> {
     }
 }
 
-/// The end of a text that is too long, from a line's beginning on.
+/// Returns the end of a text that is too long, from the beginning of a line on.
 fn end(text: &str) -> &str {
     let too_much = text.len().saturating_sub(SECTION_BYTES);
     let start =
@@ -71,7 +71,7 @@ fn end(text: &str) -> &str {
     if too_much == 0 { text } else { &text[start..] }
 }
 
-/// A line as the report has it, cut where it is too long.
+/// Returns a line as the report has it, cut if it is too long.
 fn shown(line: &str) -> String {
     let mut shown: String =
         line.chars().take(LINE_CHARS).map(|c| if c == '\t' { ' ' } else { outside::visible(c) }).collect();
@@ -88,7 +88,7 @@ mod tests {
     use crate::system::made::put;
     use std::fs;
 
-    /// A host with settings, and a program in the place of `journalctl`.
+    /// Returns a host with settings, and a program in place of `journalctl`.
     fn host(journal: &str) -> (tempfile::TempDir, System) {
         let root = tempfile::tempdir().unwrap();
         let put = |path: &str, text: &str| put(root.path(), path, text);

@@ -1,5 +1,5 @@
-//! The parts of a text that tell whose machine it is, replaced: names of the host and of its users, addresses of networks, and identifiers such as
-//! UUIDs. Each gets a number, so that a reader can tell two of a kind apart. PCI addresses stay: each machine has the same.
+//! The replacement of parts of a text that identify the machine's owner: names of the host and of its users, addresses of networks, and identifiers
+//! such as UUIDs. Each gets a number, so that a reader can tell two of a kind apart. PCI addresses stay, because all machines have the same ones.
 
 use crate::system::System;
 use std::net::IpAddr;
@@ -26,7 +26,7 @@ enum Kind {
 pub(super) struct Private {
     /// The names, longest first.
     names: Vec<(String, Kind)>,
-    /// The values that have been replaced, each known by its place.
+    /// The values that have been replaced, each numbered by its place.
     replaced: Vec<(String, Kind)>,
 }
 
@@ -51,13 +51,13 @@ impl Private {
         names.retain(|(name, _)| {
             name.len() >= NAME_MIN && !["root", "localhost", "nobody"].contains(&name.as_str())
         });
-        // The usual homes are told apart by the names of their users.
+        // The names of their users tell the usual homes apart.
         names.retain(|(name, kind)| *kind != Kind::Home || !name.starts_with(HOMES));
         names.sort_by_key(|(name, _)| std::cmp::Reverse(name.len()));
         Self { names, replaced: Vec::new() }
     }
 
-    /// Returns a text with such parts replaced.
+    /// Returns a text with these parts replaced.
     pub(super) fn without(&mut self, text: &str) -> String {
         let (mut out, mut rest, mut before) = (String::with_capacity(text.len()), text, ' ');
         while let Some(c) = rest.chars().next() {
@@ -84,7 +84,7 @@ impl Private {
         out
     }
 
-    /// The length and the kind of the private text that `rest` begins with, if there is one.
+    /// Returns the length and the kind of the private text at the beginning of `rest`, if any.
     fn find(&self, before: char, rest: &str) -> Option<(usize, Kind)> {
         let ends = |length: usize| !rest[length..].starts_with(is_word);
         let is_named = |(name, _): &&(String, Kind)| rest.starts_with(name.as_str()) && ends(name.len());
@@ -93,7 +93,7 @@ impl Private {
         }
         let identifier = || identifier(rest).map(|length| (length, Kind::Identifier));
         let address = || address(rest).map(|length| (length, Kind::Address));
-        // A path of code may go on like an address.
+        // A path of code may continue like an address.
         let found = if is_word(before) { None } else { identifier().or_else(address) };
         found.filter(|(length, _)| ends(*length))
     }
@@ -121,7 +121,7 @@ fn is_word(c: char) -> bool {
     c.is_alphanumeric() || c == '_'
 }
 
-/// The bytes of the name of a folder that a text begins with.
+/// Returns the length in bytes of the folder name at the beginning of a text.
 fn name_length(text: &str) -> usize {
     text.find(|c: char| !is_word(c) && !"-.".contains(c)).unwrap_or(text.len())
 }
@@ -131,7 +131,7 @@ fn name_length(text: &str) -> usize {
 const FORMS: [(&[usize], u8); 4] =
     [(&[8, 4, 4, 4, 12], b'-'), (&[32], b'-'), (&[2; 6], b':'), (&[2; 6], b'-')];
 
-/// The bytes of an identifier that a text begins with.
+/// Returns the length in bytes of an identifier at the beginning of a text.
 fn identifier(text: &str) -> Option<usize> {
     FORMS.iter().find_map(|(groups, between)| grouped(text.as_bytes(), groups, *between))
 }
@@ -150,7 +150,7 @@ fn grouped(text: &[u8], groups: &[usize], between: u8) -> Option<usize> {
     Some(at)
 }
 
-/// The bytes of a network address that a text begins with, without the port. Those of this machine alone tell nothing.
+/// Returns the length in bytes of a network address at the beginning of a text, without the port. Loopback and unspecified addresses do not count.
 fn address(text: &str) -> Option<usize> {
     let is_part = |c: char| c.is_ascii_hexdigit() || c == ':' || c == '.';
     let run = &text[..text.find(|c: char| !is_part(c)).unwrap_or(text.len())];

@@ -8,10 +8,10 @@ use std::path::{Path, PathBuf};
 
 /// The folder with the settings of daemons of one VM, each in a file `NAME.env`.
 const FOLDER: &str = "/etc/vhost-user-vulkan";
-/// Most of these files that are read, and most bytes of each.
+/// The most files that are read there, and the most bytes of each.
 const FILES_MAX: usize = 32;
 const FILE_BYTES: u64 = 64 << 10;
-/// The remedy where this user may not read something.
+/// The remedy if this user may not read a source.
 const AS_ROOT: &str = "run it as root (sudo) if this user may not";
 
 /// The question to the journal: the last lines that the services of the package have logged.
@@ -44,7 +44,7 @@ pub(super) fn versions(system: &System, program: &str) -> String {
     lines.join("\n")
 }
 
-/// Returns the files of settings, each with its text or the reason why there is none.
+/// Returns the files of settings, each with its text or the reason why the text is missing.
 pub(super) fn settings(system: &System, vms: Option<&Path>) -> Vec<(PathBuf, String)> {
     let names = system.names(FOLDER).into_iter().filter(|name| name.ends_with(".env"));
     let of_one_vm = names.map(|name| Path::new(FOLDER).join(name));
@@ -62,7 +62,7 @@ fn text(system: &System, path: &Path) -> String {
     }
 }
 
-/// Returns the end of the services' log, or the reason why there is none.
+/// Returns the end of the services' log, or the reason why it is missing.
 pub(super) fn log(system: &System) -> String {
     let Some(journal) = in_path(system, "journalctl") else {
         return "there is no journalctl: add the daemon's log, from its standard error".to_owned();

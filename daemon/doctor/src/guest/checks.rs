@@ -8,13 +8,13 @@ use crate::loader;
 use crate::manifests::{self, Driver, NoLibrary};
 use crate::report::Finding;
 
-/// The oldest kernel that has contexts of a kind.
+/// The oldest kernel that has contexts with a capability set.
 const KERNEL_MIN: (u32, u32) = (5, 16);
-/// The oldest kernel that takes a GPU without a scanout.
+/// The oldest kernel that accepts a GPU without a scanout.
 const KERNEL_WITHOUT_SCANOUT: (u32, u32) = (6, 4);
 /// The oldest Mesa whose Venus driver speaks today's protocol.
 const MESA_MIN: (u32, u32) = (23, 2);
-/// The first Mesa with the kernel's fences, which need no look at memory.
+/// The first Mesa with the kernel's fences, for which the driver need not look at memory.
 const MESA_KERNEL_FENCES: (u32, u32) = (26, 2);
 /// The least memory, in KiB, for a system and a program that computes.
 const MEMORY_MIN: u64 = 512 << 10;
@@ -129,14 +129,14 @@ fn render_nodes(facts: &Facts) -> Vec<Finding> {
     facts.nodes.iter().flat_map(|node| -> Vec<Finding> { of_node(node) }).collect()
 }
 
-/// Returns whether a device other than this node's can be used: then this one may be for a display.
+/// Returns whether a device other than this node's can be used: then this node's device may be for a display.
 fn has_another(facts: &Facts, node: &Node) -> bool {
     let is_whole = |device: &Device| device.lacks.is_empty() && device.capset.is_ok();
     let mut others = facts.nodes.iter().filter(|other| other.name != node.name);
     others.any(|other| matches!(&other.opened, Opened::Device(device) if is_whole(device)))
 }
 
-/// Reports the window's size. The host's check `window` compares it with the memory of the host's GPU, of which no file here tells.
+/// Reports the window's size. The host's check `window` compares it with the memory of the host's GPU, which no file in the VM shows.
 fn mapped_memory(node: &Node, device: &Device) -> Finding {
     const CHECK: &str = "mapped-memory";
     if device.lacks.contains(&WINDOW) {
@@ -213,7 +213,7 @@ fn capset(device: &Device) -> Finding {
             remedy,
         );
     }
-    // Bit 0 says that the mask means something.
+    // Bit 0 says that the mask is valid.
     let extensions =
         (20..148).step_by(4).map(|at| word(at).count_ones()).sum::<u32>().saturating_sub(word(20) & 1);
     let ours = if word(160) == u32::from_le_bytes(*b"VUV1") { "offered" } else { "not offered" };
@@ -301,7 +301,7 @@ fn mesa_version(facts: &Facts) -> Option<&str> {
     used(facts)?.library.as_ref().ok()?.mesa.as_deref()
 }
 
-/// Returns whether the driver is one of `guest-driver-patches`.
+/// Returns whether the driver has the patches of `guest-driver-patches`.
 fn is_patched(version: &str) -> bool {
     version.contains("+vuv")
 }

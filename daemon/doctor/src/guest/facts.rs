@@ -1,4 +1,4 @@
-//! The facts about a VM that decide whether its programs can use the GPU. Nothing is judged here.
+//! The facts about a VM that decide whether its programs can use the GPU. This file makes no judgement.
 
 use super::virtgpu::{Parameter, capability_set, parameter};
 use crate::libraries::{self, Library, Missing};
@@ -21,7 +21,7 @@ pub struct Facts {
     pub module: Module,
     /// The render nodes of that driver.
     pub nodes: Vec<Node>,
-    /// The user that asks.
+    /// The user who runs this check.
     pub user: User,
     /// Khronos' loader.
     pub loader: Result<Library, Missing>,
@@ -41,11 +41,11 @@ pub(super) const WINDOW: &str = "a window onto the host's memory";
 /// The kernel's driver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Module {
-    /// The driver is there.
+    /// The driver is loaded.
     Loaded,
     /// The driver could be loaded.
     NotLoaded,
-    /// The kernel was built without it.
+    /// The kernel was built without the driver.
     Absent,
 }
 
@@ -62,12 +62,12 @@ pub struct Node {
     pub largest_memory: Option<u64>,
 }
 
-/// The outcome of opening a node.
+/// The outcome of an attempt to open a node.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Opened {
-    /// The device, as it answered.
+    /// The device, with its answers.
     Device(Device),
-    /// The user may not.
+    /// The user may not open the node.
     Forbidden,
     /// The device fails for another reason.
     Failed(String),
@@ -76,15 +76,15 @@ pub enum Opened {
 /// The answers of a device.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Device {
-    /// Abilities that Mesa needs and the device or the kernel lacks.
+    /// Abilities that Mesa needs, but the device or the kernel lacks.
     pub lacks: Vec<&'static str>,
-    /// The Venus capability set, or why there is none.
+    /// The Venus capability set, or the reason why it is missing.
     pub capset: Result<Vec<u8>, String>,
 }
 
 /// The number of the Venus capability set (VIRTIO, "GPU Device", `VIRTIO_GPU_CAPSET_VENUS`).
 const VENUS: u32 = 4;
-/// The bytes that are requested of it: those that this project's daemon sends.
+/// The number of bytes of this set that are requested: as many as this project's daemon sends.
 const CAPSET_BYTES: usize = 168;
 /// VIRTIO's number of GPUs, as the PCI bus shows it.
 const VIRTIO_GPU: &str = "0x0010";
@@ -120,7 +120,7 @@ impl Facts {
     }
 }
 
-/// The GPUs on the bus of virtio, or those on the PCI bus if no driver has taken them over.
+/// Returns the GPUs on virtio's bus, or those on the PCI bus if no driver has taken them over.
 fn devices(system: &System) -> Vec<String> {
     let on = |bus: &str, identity: &[(&str, &str)]| -> Vec<String> {
         let folder = format!("/sys/bus/{bus}/devices");
@@ -149,7 +149,7 @@ fn nodes(system: &System) -> Vec<Node> {
     let names = system.names("/sys/class/drm").into_iter().filter(|name| name.starts_with("renderD"));
     let ours = |name: &String| {
         let device = format!("/sys/class/drm/{name}/device");
-        // The node belongs to the device on virtio's bus or, from some kernels on, to the one on the PCI bus.
+        // The node belongs to the device on virtio's bus or, from some kernels on, to the device on the PCI bus.
         let driver = |folder: String| system.link(format!("{folder}/driver"));
         let below = || system.names(&device).into_iter().find(|name| name.starts_with("virtio"));
         driver(device.clone()).as_deref() == Some("virtio_gpu")
@@ -172,13 +172,13 @@ fn node(system: &System, name: String) -> Node {
     Node { name, permissions, opened, largest_memory }
 }
 
-/// Returns the bytes of the largest 64-bit memory region of the PCI device behind a node that has a place (kernel:
+/// Returns the bytes of the largest 64-bit memory region with an address of the PCI device behind a node (kernel:
 /// `Documentation/PCI/sysfs-pci.rst`, `include/linux/ioport.h`).
 fn largest_memory(system: &System, node: &str) -> Option<u64> {
-    /// `IORESOURCE_MEM` and `IORESOURCE_MEM_64`; `IORESOURCE_UNSET` is that of a region without a place.
+    /// `IORESOURCE_MEM` and `IORESOURCE_MEM_64`; `IORESOURCE_UNSET` marks a region without an address.
     const MEMORY: u64 = 0x0010_0200;
     const UNSET: u64 = 0x2000_0000;
-    /// The regions of the device itself; that of its ROM follows.
+    /// The regions of the device itself; the region of its ROM follows.
     const REGIONS: usize = 6;
     let device = format!("/sys/class/drm/{node}/device");
     // The node's device is on virtio's bus, below a device on the PCI bus, or it is the PCI device itself.

@@ -1,4 +1,4 @@
-//! Checks inside a VM: from the kernel's driver to the environment of a program. `facts` looks at the system once, `checks` judges these facts, and
+//! Checks inside a VM: from the kernel's driver to a program's environment. `facts` looks at the system once, `checks` judges these facts, and
 //! `virtgpu` asks the kernel's driver.
 
 mod checks;

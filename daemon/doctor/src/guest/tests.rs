@@ -1,4 +1,4 @@
-//! VMs that no test can boot: old kernels, other devices, other hosts. `tests/tests/vm/doctor.rs` has the others.
+//! VMs that no test can boot: old kernels, other devices, other hosts. `tests/tests/vm/doctor.rs` has the VMs that a test can boot.
 
 use super::*;
 use crate::expected;
@@ -8,7 +8,7 @@ use crate::needs::Lacks;
 use crate::report::{Finding, Verdict};
 use crate::system::{Permissions, User};
 
-/// The capability set of a host like this one.
+/// Returns the capability set of a host like this one.
 fn capset() -> Vec<u8> {
     let mut bytes = vec![0; 168];
     for (at, word) in [(0, 1), (4, 0x40_4159), (12, 3), (20, 0b111), (160, u32::from_le_bytes(*b"VUV1"))] {
@@ -21,7 +21,7 @@ fn library(mesa: &str) -> Result<Library, NoLibrary> {
     Ok(Library { path: "/usr/lib/libvulkan_virtio.so".into(), mesa: Some(mesa.into()) })
 }
 
-/// A VM in working order.
+/// Returns the facts of a VM in working order.
 fn sound() -> Facts {
     let device = Device { lacks: Vec::new(), capset: Ok(capset()) };
     let permissions = Permissions { mode: 0o660, owner: 0, group: 105 };
@@ -56,7 +56,7 @@ fn troubles(facts: &Facts) -> Vec<Finding> {
     expected::troubles(check(facts))
 }
 
-/// Changes a sound VM: exactly this check finds something, with this remedy.
+/// Changes a sound VM, and asserts that exactly this check has a finding, with this remedy.
 #[track_caller]
 fn finds(change: impl FnOnce(&mut Facts), check: &str, verdict: Verdict, remedy: &str) {
     let mut facts = sound();
@@ -179,7 +179,7 @@ fn several_devices() {
         troubles(&display).into_iter().map(|finding| (finding.check, finding.verdict)).collect();
     let warning = |check| (check, Verdict::Warning);
     assert_eq!(found, [warning("device"), warning("device-features"), warning("capability-set")]);
-    // A device without a render node is for no program.
+    // No program can use a device without a render node.
     let mut hidden = sound();
     hidden.devices.push("virtio3".into());
     assert_eq!(troubles(&hidden), []);

@@ -6,7 +6,7 @@ use rustix::io::Result;
 use rustix::ioctl::{Opcode, Updater, ioctl, opcode};
 use std::os::fd::BorrowedFd;
 
-/// A parameter: whether hosts and kernel have something, mostly.
+/// A parameter, which mostly says whether device and kernel have a feature.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Parameter {
     /// The device has 3D commands.
@@ -64,7 +64,7 @@ pub(super) fn parameter(node: BorrowedFd<'_>, parameter: Parameter) -> Result<u6
 ///
 /// # Errors
 ///
-/// The device does not have it.
+/// The device does not have this set.
 pub(super) fn capability_set(node: BorrowedFd<'_>, set: u32, size: usize) -> Result<Vec<u8>> {
     let mut bytes = vec![0_u8; size];
     let address = bytes.as_mut_ptr().expose_provenance() as u64;

@@ -1,4 +1,4 @@
-//! The facts about a host that decide whether it can serve VMs. Nothing is judged here.
+//! The facts about a host that decide whether it can serve VMs. This file makes no judgement.
 
 use super::given::Given;
 use super::programs::{self, Crosvm, Qemu};
@@ -12,23 +12,23 @@ use rustix::process::{PidfdFlags, Resource, getpid, getrlimit, pidfd_open};
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
-/// The things that the user asks about beyond the host itself.
+/// The user's questions beyond the host itself.
 #[derive(Clone, Debug, Default)]
 pub struct Question {
-    /// A QEMU that is not that of the search path.
+    /// A QEMU outside of the search path.
     pub qemu: Option<PathBuf>,
     /// A socket of a VMM.
     pub socket: Option<PathBuf>,
-    /// The user that the VMM runs as.
+    /// The user as which the VMM runs.
     pub vmm_user: Option<String>,
 }
 
 /// The facts.
 #[derive(Clone, Debug)]
 pub struct Facts {
-    /// The facts that the daemon has found out.
+    /// The facts that the daemon has found.
     pub given: Given,
-    /// The user that asks.
+    /// The user who runs this check.
     pub user: User,
     /// Khronos' loader.
     pub loader: Result<Library, Missing>,
@@ -38,15 +38,15 @@ pub struct Facts {
     pub nodes: Vec<(String, String, Permissions)>,
     /// NVIDIA's driver.
     pub nvidia: Nvidia,
-    /// The switches of user namespaces, by name, of those that this kernel has.
+    /// The switches of user namespaces that this kernel has, by name.
     pub namespace_switches: BTreeMap<&'static str, u64>,
-    /// The root folder of this process is not that of the system.
+    /// The root folder of this process is not the system's.
     pub in_chroot: bool,
     /// Kernel functions that are missing.
     pub kernel_lacks: Vec<String>,
     /// Control groups.
     pub groups: Groups,
-    /// Most processes and threads of this user, and the setting behind that limit.
+    /// The most processes and threads of this user, and the setting behind that limit.
     pub tasks: Option<(u64, String)>,
     /// QEMU.
     pub qemu: Option<Qemu>,
@@ -54,9 +54,9 @@ pub struct Facts {
     pub crosvm: Option<Crosvm>,
     /// The systems that confine libvirt's VMMs.
     pub access_control: AccessControl,
-    /// Memory regions that a device of the kernel's module `vhost`, such as vhost-net, takes; nothing if it is not loaded.
+    /// Memory regions that a device of the kernel's module `vhost`, such as vhost-net, takes; none if the module is not loaded.
     pub vhost_regions: Option<u64>,
-    /// The socket that is asked about.
+    /// The socket in the user's question.
     pub socket: Option<SocketFile>,
     /// The VMM's user: its name, and its entry in the system's list of users.
     pub vmm_user: Option<(String, Option<User>)>,
@@ -69,22 +69,22 @@ pub struct Facts {
 /// NVIDIA's driver.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Nvidia {
-    /// There is a GPU of NVIDIA's that has no other driver.
+    /// The host has a GPU of NVIDIA's that has no other driver.
     pub has_device: bool,
     /// The version of the loaded kernel module.
     pub module: Option<String>,
     /// The versions of the libraries.
     pub libraries: Vec<String>,
-    /// The node `/dev/nvidiactl` is there.
+    /// The node `/dev/nvidiactl` exists.
     pub has_node: bool,
 }
 
 /// Control groups of version 2.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Groups {
-    /// The folder where they are mounted.
+    /// The folder where the groups are mounted.
     pub mount: Option<PathBuf>,
-    /// The folder of this process' group, or the one above all that this process sees.
+    /// The folder of this process' group, or the topmost folder that this process sees.
     pub own: Option<PathBuf>,
     /// The controllers.
     pub controllers: Vec<String>,
@@ -109,7 +109,7 @@ pub(super) const SWITCHES: [&str; 3] = [
     "kernel.apparmor_restrict_unprivileged_userns",
     "user.max_user_namespaces",
 ];
-/// The users that distributions have libvirt run VMMs as.
+/// The users as which libvirt runs VMMs in distributions.
 const LIBVIRT_USERS: [&str; 2] = ["libvirt-qemu", "qemu"];
 
 impl Facts {
@@ -162,7 +162,7 @@ impl Facts {
     }
 }
 
-/// The nodes through which drivers reach GPUs.
+/// Returns the nodes through which drivers reach GPUs.
 fn nodes(system: &System) -> Vec<(String, String, Permissions)> {
     let is_gpu = |name: &&String| {
         let number = name.strip_prefix("nvidia").is_some_and(|rest| rest.parse::<u32>().is_ok());
@@ -199,7 +199,7 @@ fn nvidia(system: &System) -> Nvidia {
     }
 }
 
-/// Returns whether the root folder is no mount of its own, which is so in the folder of a chroot only.
+/// Returns whether the root folder is no mount of its own, which is true only in the folder of a chroot.
 fn in_chroot(system: &System) -> bool {
     let mounts = system.read("/proc/self/mountinfo").unwrap_or_default();
     !mounts.is_empty() && !mounts.lines().any(|line| line.split(' ').nth(4) == Some("/"))
@@ -218,7 +218,7 @@ fn groups(system: &System) -> Groups {
     let mounts = system.read("/proc/self/mountinfo").unwrap_or_default();
     let own = system.read("/proc/self/cgroup").unwrap_or_default();
     let own = control_groups::group(&own).unwrap_or("/");
-    // A group that this process does not see has no limits that it sees either.
+    // This process cannot see the limits of a group that it does not see.
     let shown = Mount::of(own, &mounts).map(|mount| (own, mount));
     let Some((own, mount)) = shown.or_else(|| Some(("/", Mount::of("/", &mounts)?))) else {
         return Groups::default();
@@ -231,7 +231,7 @@ fn groups(system: &System) -> Groups {
     }
 }
 
-/// The smallest limit on processes and threads.
+/// Returns the smallest limit on processes and threads.
 fn tasks(system: &System, groups: &Groups, user: &User) -> Option<(u64, String)> {
     let folders = groups.own.iter().flat_map(|own| own.ancestors());
     let folders =
@@ -240,7 +240,7 @@ fn tasks(system: &System, groups: &Groups, user: &User) -> Option<(u64, String)>
         Some((system.number(folder.join("pids.max"))?, format!("pids.max of {}", folder.display())))
     };
     let mut limits: Vec<(u64, String)> = folders.filter_map(of_group).collect();
-    // Root is not held to it.
+    // This limit does not bind root.
     if let Some(limit) = getrlimit(Resource::Nproc).current.filter(|_| user.user != 0) {
         limits.push((limit, "ulimit -u".into()));
     }

@@ -1,4 +1,4 @@
-//! The facts that only the daemon's own parts can tell: they decide whether it can serve.
+//! The facts that only the daemon's own parts know: they decide whether the daemon can serve.
 
 use std::path::PathBuf;
 
@@ -7,22 +7,22 @@ use std::path::PathBuf;
 pub struct Given {
     /// The sandbox of workers.
     pub sandbox: Sandbox,
-    /// The latest version of Landlock that both the kernel has and the daemon uses; 0 if there is none.
+    /// The latest version of Landlock that both the kernel has and the daemon uses; 0 without Landlock.
     pub landlock: u32,
-    /// The GPUs, or why the probe could not tell.
+    /// The GPUs, or the reason why the probe could not list them.
     pub gpus: Result<Vec<Gpu>, String>,
-    /// The limit of open files, and the number that it leaves a guest.
+    /// The limit of open files, and the number of resources that it leaves for a guest.
     pub descriptors: Descriptors,
     /// The file of several VMs, if there is one.
     pub configuration: Option<Configuration>,
-    /// The control socket that exists, and how many VMs the broker there has, or why it does not answer.
+    /// The existing control socket, and the number of VMs of the broker there, or the reason why the broker does not answer.
     pub broker: Option<(PathBuf, Result<usize, String>)>,
 }
 
 /// The sandbox, as the launcher has tried it out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Sandbox {
-    /// The launcher has tried it out: the missing parts, and whether they are a reason not to start.
+    /// The launcher has tried the sandbox out: the missing parts, and whether the daemon does not start without them.
     Tried {
         /// The missing parts, each with the system's reason.
         lacks: Vec<String>,
@@ -51,7 +51,7 @@ pub struct Descriptors {
     pub limit: u64,
     /// Resources that a guest may have by default.
     pub wanted: usize,
-    /// Resources that the limit leaves it.
+    /// Resources that the limit leaves for a guest.
     pub left: usize,
 }
 
@@ -73,9 +73,9 @@ pub struct Vm {
     pub socket: Option<PathBuf>,
     /// The folder of its state.
     pub state: Option<PathBuf>,
-    /// The reason why the GPUs that it names cannot be had, if so.
+    /// The reason why the VM cannot have the GPUs that it names, if any.
     pub gpus: Result<(), String>,
-    /// The window of its guest; unknown where the GPUs are.
+    /// The window of its guest; unknown if the GPUs are unknown.
     pub window: Option<Window>,
 }
 
@@ -84,7 +84,7 @@ pub struct Vm {
 pub struct Window {
     /// Guests can map the GPUs' own memory.
     pub maps_device_memory: bool,
-    /// The cost of a window that does not hold the GPUs' own memory, if so, and the setting to change.
+    /// If the window does not hold the GPUs' own memory: the cost, and the setting to change.
     pub small: Option<Small>,
 }
 

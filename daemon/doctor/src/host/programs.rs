@@ -12,9 +12,9 @@ pub(super) const DEVICE: &str = "vhost-user-test-device-pci";
 pub struct Qemu {
     /// The path of the program.
     pub path: PathBuf,
-    /// The version, or why it does not say.
+    /// The version, or the reason why the program does not tell it.
     pub version: Result<String, String>,
-    /// The device is there.
+    /// The program has the device.
     pub has_device: bool,
 }
 
@@ -27,7 +27,7 @@ pub struct Crosvm {
     pub has_vhost_user: bool,
 }
 
-/// Finds QEMU: the given one, otherwise that of the search path.
+/// Finds QEMU: the given one, or else the one in the search path.
 pub(super) fn qemu(system: &System, named: Option<&Path>) -> Option<Qemu> {
     let program = format!("qemu-system-{}", std::env::consts::ARCH);
     let path = named.map(Path::to_owned).or_else(|| in_path(system, &program))?;

@@ -1,4 +1,4 @@
-//! Sockets and folders of a host: the users that may reach them, and the programs that listen. Nothing is connected to, for a daemon would take that for a VMM.
+//! Sockets and folders of a host: the users that may reach them, and the programs that listen. No check connects: a daemon would take that for a VMM.
 
 use crate::system::{Permissions, System, User};
 use std::os::unix::fs::FileTypeExt;
@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 pub struct SocketFile {
     /// The path.
     pub path: PathBuf,
-    /// The folders on the way to it, outermost first.
+    /// The folders on the way to the file, outermost first.
     pub folders: Vec<(PathBuf, Permissions)>,
     /// The kind of the file (whether it is a socket) and its permissions, if it exists.
     pub file: Option<(bool, Permissions)>,
@@ -22,16 +22,16 @@ pub struct SocketFile {
 pub enum Folder {
     /// This user may write there.
     Writable,
-    /// There is no such folder.
+    /// The folder does not exist.
     Absent,
-    /// The path leads to something other than a folder.
+    /// The path leads to a file that is no folder.
     NotAFolder,
     /// This user may not write there.
     Forbidden,
 }
 
 impl SocketFile {
-    /// Looks at it. `served` are the paths at which a process listens.
+    /// Looks at the file at a path. `served` are the paths at which a process listens.
     pub(super) fn at(system: &System, path: &Path, served: &[PathBuf]) -> Self {
         let path = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
         let permissions =

@@ -1,4 +1,4 @@
-//! Hosts that no test can make of this machine. `tests/tests/behaviour/doctor.rs` has the others.
+//! Hosts that no test can make of this machine. `tests/tests/behaviour/doctor.rs` has the hosts that a test can make.
 
 use super::*;
 use crate::expected;
@@ -10,7 +10,7 @@ use crate::system::made::put;
 use crate::system::{Permissions, System, User};
 use std::collections::BTreeMap;
 
-/// A host in working order, with a GPU and a broker.
+/// Returns the facts of a host in working order, with a GPU and a broker.
 fn sound() -> Facts {
     let library = || Library { path: "/usr/lib/libx.so".into(), mesa: None };
     let gpu = |name: &str, software| Gpu { name: name.into(), software, usable: Ok("memory files".into()) };
@@ -63,7 +63,7 @@ fn troubles(facts: &Facts) -> Vec<Finding> {
     expected::troubles(check(facts))
 }
 
-/// Changes a sound host: exactly this check finds something, with this remedy.
+/// Changes a sound host, and asserts that exactly this check has a finding, with this remedy.
 #[track_caller]
 fn finds(change: impl FnOnce(&mut Facts), check: &str, verdict: Verdict, remedy: &str) {
     let mut facts = sound();
@@ -127,13 +127,13 @@ fn drivers_whose_libraries_are_not_all_there() {
         facts.given.gpus = Err("no Vulkan device: ERROR_INCOMPATIBLE_DRIVER".into());
     };
     finds(nothing, "vulkan-drivers", Verdict::Fault, "sudo apt-get install libegl1 libx11-6 (");
-    // Libraries that the driver opens when it runs are missing as well, and no others.
+    // Libraries that the driver opens when it runs are missing too, and no others.
     let opened = |facts: &mut Facts| {
         nothing(facts);
         facts.drivers[0].lacks.needed.clear();
     };
     finds(opened, "vulkan-drivers", Verdict::Fault, "sudo apt-get install libegl1 (");
-    // Beside a software driver that works, the GPU's driver is a fault, and the daemon starts.
+    // If a software driver works, the broken driver of the GPU is a fault, but the daemon starts.
     let mut software = sound();
     nvidia(&mut software);
     software.given.gpus.as_mut().unwrap().remove(0);
@@ -141,7 +141,7 @@ fn drivers_whose_libraries_are_not_all_there() {
     let found: Vec<_> =
         troubles(&software).into_iter().map(|finding| (finding.check, finding.verdict)).collect();
     assert_eq!(found, [("nvidia", Verdict::Fault), ("gpus", Verdict::Warning)]);
-    // Beside a GPU that works, another driver is a warning, and the libraries that it may open when it runs are not named.
+    // If a GPU works, another broken driver is a warning, which does not name the libraries that the driver opens when it runs.
     let mut beside = sound();
     beside.drivers.push(Driver { lacks: x11(), ..sound().drivers.remove(0) });
     let found = troubles(&beside);
@@ -151,11 +151,11 @@ fn drivers_whose_libraries_are_not_all_there() {
     assert_eq!(troubles(&beside), []);
 }
 
-/// The variables; the verdict where a driver is installed, and the verdict where none is.
+/// The variables; the verdict with an installed driver, and the verdict without one.
 type Case<'a> = (&'a [(&'a str, &'a str)], &'a str, &'a str);
 
-/// The verdict about drivers on a host whose probe finds no GPU, with a driver in the system's folder or without, and with these variables; `ok`
-/// or the remedy.
+/// Returns the verdict about drivers on a host whose probe finds no GPU, with or without a driver in the system's folder, and with these variables:
+/// `ok` or the remedy.
 fn drivers(root: &std::path::Path, variables: &[(&str, &str)]) -> String {
     let system = System::below(root).without_variables();
     let system = variables.iter().fold(system, |system, (name, value)| system.with(name, value));
@@ -257,7 +257,7 @@ fn the_variable_is_named_that_leaves_no_driver() {
     }
 }
 
-/// A file with VMs that have these windows.
+/// Returns a change that gives the host a file with VMs that have these windows.
 fn with_windows(windows: &[Window]) -> impl Fn(&mut Facts) {
     let vm = |(at, window): (usize, &Window)| Vm {
         name: format!("vm{at}"),

@@ -1,6 +1,6 @@
-//! The charges for work: an estimate when it is granted, the measured time when it completed, and a guess if nothing was measured.
+//! The charges for work: an estimate when it is granted, the measured time when it has completed, and a guess if it was not measured.
 //!
-//! A charge moves the virtual times. The measured or guessed time is billed too, that is, it counts for the tenant's usage and
+//! A charge moves the virtual times. The measured or guessed time is also billed: it counts for the tenant's usage and
 //! ceiling.
 
 use super::Scheduler;
@@ -41,9 +41,9 @@ impl Scheduler {
         context.last_completion = Some(now);
         context.is_fresh = false;
         let held = match now.saturating_sub(since.1) {
-            // It keeps no other context from the GPU.
+            // A context with a lease keeps no other context from the GPU.
             _ if context.leased => 0,
-            // The two ran alternately.
+            // The two contexts ran alternately.
             ran if overtakes => ran / 2,
             ran => ran,
         };
@@ -54,7 +54,7 @@ impl Scheduler {
         }
     }
 
-    /// Charges `count` submissions an estimate in advance; they are dispatched no earlier than `since`.
+    /// Charges `count` submissions an estimate in advance; the worker dispatches them no earlier than `since`.
     pub(super) fn advance(&mut self, key: ContextKey, count: u32, each: Nanos, since: Nanos) {
         let Some(context) = self.contexts.get_mut(&key) else { return };
         if context.pending.count == 0 && context.guessed.count == 0 {
@@ -83,14 +83,14 @@ impl Scheduler {
         self.uncharge(key, amount);
     }
 
-    /// Bills a span, and gives back the advance charge of its submissions. A span of submissions that the scheduler does not know counts for nothing,
-    /// and so does one that cannot be true.
+    /// Bills a span, and gives back the advance charge of its submissions. A span of unknown submissions counts for nothing,
+    /// and so does a span that cannot be true.
     pub(super) fn bill(&mut self, key: ContextKey, span: Span) {
         if span.end > self.now.saturating_add(self.tuning.clock_error) || span.begin > span.end {
             return;
         }
         if span.count == 0 {
-            // Work beside submissions, which the scheduler need not grant, such as clearing memory.
+            // Work outside of submissions, such as clearing memory, needs no grant.
             self.computed(key, span, 0);
             return;
         }
@@ -98,7 +98,7 @@ impl Scheduler {
         let new = context.unbilled.count.min(span.count);
         let late = context.guessed.count.min(span.count - new);
         if new + late == 0 {
-            // The span is looked at again when the submissions have completed.
+            // The scheduler looks at the span again when the submissions have completed.
             context.early = Some(span).filter(|_| context.dispatched != context.completed);
             return;
         }
@@ -117,8 +117,8 @@ impl Scheduler {
         }
     }
 
-    /// Returns whether a span accounts for enough of the time for which `new` submissions that completed just now held the GPU. If it does not, they
-    /// are charged like submissions without a span.
+    /// Returns whether a span accounts for enough of the time for which the `new` submissions, which just completed, held the GPU. If not, they are
+    /// charged like submissions without a span.
     fn is_believed(&mut self, key: ContextKey, span: Span, new: u32) -> bool {
         let Some(context) = self.contexts.get(&key) else { return false };
         let Some(tenant) = self.tenants.get_mut(&context.tenant) else { return false };
@@ -128,7 +128,7 @@ impl Scheduler {
         context.leased || tenant.doubt.believes(unbilled.take(new).amount, busy, &self.tuning)
     }
 
-    /// Bills computing. Returns the time that it took.
+    /// Bills a span of computing. Returns the time that it took.
     fn computed(&mut self, key: ContextKey, span: Span, count: u32) -> Nanos {
         let Some(context) = self.contexts.get_mut(&key) else { return 0 };
         let (begin, end, busy) = clamp(span, context.computed_until, self.now);
@@ -138,7 +138,7 @@ impl Scheduler {
         time
     }
 
-    /// Returns the part of a span that a context had beside others, whose bills are corrected.
+    /// Returns the part of a span in which the context had the GPU beside others, and corrects the bills of those.
     fn shared(&mut self, key: ContextKey, begin: Nanos, end: Nanos, busy: Nanos, slice: Nanos) -> Nanos {
         let cost = self.timeline.add(key, begin, end, busy, slice);
         for (other, amount) in cost.refunds {
@@ -150,7 +150,7 @@ impl Scheduler {
         cost.own
     }
 
-    /// Bills copying. Returns the time that it took.
+    /// Bills a span of copying. Returns the time that it took.
     fn copied(&mut self, key: ContextKey, span: Span, count: u32) -> Nanos {
         let Some(context) = self.contexts.get_mut(&key) else { return 0 };
         let (_, end, busy) = clamp(span, context.copied_until, self.now);
@@ -162,7 +162,7 @@ impl Scheduler {
         busy
     }
 
-    /// Bills the submissions that completed and have no span, by the time that they were the first in the driver.
+    /// Bills the submissions that completed and have no span, by the time for which they were the first in the driver.
     pub(super) fn guess(&mut self, key: ContextKey) {
         let now = self.now;
         let Some(context) = self.contexts.get_mut(&key) else { return };
@@ -176,19 +176,19 @@ impl Scheduler {
         let (granted, since) = context.ran_since;
         let mut time = now.saturating_sub(since);
         if self.timeline.is_sliced() {
-            // It ran beside others, so they had not all of the time that they were billed.
+            // The context ran beside others, so the others did not have all of the time that they were billed.
             let begin = granted.max(context.computed_until).min(now);
             time = self.shared(key, begin, now, now - begin, 0);
         }
         let Some(context) = self.contexts.get_mut(&key) else { return };
         let amount = time.max(self.tuning.floor.saturating_mul(u64::from(count)));
-        // Longer ones are staged behind.
+        // Behind a short unit the next one is not staged, and starts late.
         let amount = if amount < self.tuning.bundle { amount + self.tuning.start } else { amount };
         if context.guessed.count == 0 {
             context.guessed_since = now;
         }
         if context.leased {
-            // A worker with a lease reports now and then, and many spans at once.
+            // A worker with a lease reports only now and then, with many spans at once.
             context.guessed.add(Charge { count, amount });
         }
         context.learn(time / u64::from(count));
@@ -196,7 +196,7 @@ impl Scheduler {
         self.charge_and_bill(key, amount);
     }
 
-    /// Charges units that run far longer than they were thought to, for their part of that time.
+    /// Charges units that run far longer than expected, for their part of that time.
     pub(super) fn charge_overdue(&mut self) {
         let now = self.now;
         let sharers = u64::try_from(self.units.0.len()).unwrap_or(1).max(1);
@@ -213,7 +213,7 @@ impl Scheduler {
         }
     }
 
-    /// Bills the submissions that a context which is about to end has in the driver, by the time that they have been there.
+    /// Bills the submissions in the driver of a context that is about to end, by the time for which they have been there.
     pub(super) fn close_bill(&mut self, key: ContextKey) {
         let since = self.units.of(key).next().map_or(self.now, |unit| unit.since);
         let first = self.units.0.first().is_some_and(|unit| unit.context == key);
@@ -239,7 +239,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes back an amount that a context was billed too much.
+    /// Refunds an amount that a context was billed too much.
     fn refund(&mut self, key: ContextKey, amount: Nanos) {
         self.uncharge(key, amount);
         let Some(context) = self.contexts.get_mut(&key) else { return };
@@ -271,7 +271,7 @@ impl Scheduler {
     }
 }
 
-/// Returns the part of a span that can be true, after the time that was billed before and before now, and how much of that part was busy.
+/// Returns the part of a span that can be true, between the end of the billed time and now, and the busy time in that part.
 fn clamp(span: Span, after: Nanos, now: Nanos) -> (Nanos, Nanos, Nanos) {
     let end = span.end.min(now);
     let begin = span.begin.max(after).min(end);
@@ -283,5 +283,5 @@ fn clamp(span: Span, after: Nanos, now: Nanos) -> (Nanos, Nanos, Nanos) {
     (begin, end, u64::try_from(busy).unwrap_or(Nanos::MAX))
 }
 
-/// Dispatches that were not granted are charged twice, and up to so many at once, so that one wrong total does not keep a VM out for years.
+/// Dispatches without a grant are charged twice, at most so many at once, so that one wrong total does not keep a VM out for years.
 const DISBELIEVED_MAX: u32 = 1000;

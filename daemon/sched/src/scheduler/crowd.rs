@@ -1,6 +1,6 @@
-//! The contexts of a tenant that are in the driver at once: few, however many the tenant has. Work that the driver has got runs, whichever tenant is
-//! behind. A GPU that time-slices contexts gives each of them the same time, so a tenant has more of it with more contexts there; one that does not
-//! runs all of them before the work that comes next.
+//! The contexts of a tenant that are in the driver at once: few, however many the tenant has. Work that the driver has got runs, even if another
+//! tenant is behind. A GPU that time-slices contexts gives each context the same time, so a tenant with more contexts there gets more. A GPU that
+//! does not time-slice runs all of them before the work that comes next.
 
 use super::Scheduler;
 use crate::tenant::Tenant;
@@ -12,11 +12,11 @@ use rustc_hash::FxHashMap;
 #[derive(Debug, Default)]
 pub(super) struct Crowd {
     contexts: Vec<ContextKey>,
-    /// One of them is overdue.
+    /// One of these contexts is overdue.
     pub(super) is_overdue: bool,
-    /// The number that there may be.
+    /// The number of contexts that the tenant may have there.
     most: usize,
-    /// The time at which there may be more, if other tenants do nothing until then.
+    /// The time from which there may be more, if other tenants have no work until then.
     pub(super) until: Option<Nanos>,
 }
 
@@ -28,7 +28,7 @@ impl Crowd {
 }
 
 impl Scheduler {
-    /// Returns the crowds of all tenants that have something in the driver; none where all have leases.
+    /// Returns the crowds of all tenants that have submissions in the driver; none if all contexts have leases for good.
     pub(super) fn crowds(&self) -> FxHashMap<TenantId, Crowd> {
         let mut crowds = FxHashMap::<TenantId, Crowd>::default();
         if self.tuning.leases_for_all {
@@ -52,7 +52,7 @@ impl Scheduler {
         crowds
     }
 
-    /// Takes note of tenants whose submissions take far longer than was expected of them.
+    /// Notes the tenants whose submissions take far longer than expected.
     pub(super) fn note_surprises(&mut self) {
         if self.tuning.leases_for_all {
             return;
@@ -67,7 +67,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns the time from which no other tenant counts as active; none while one has work.
+    /// Returns the time from which no other tenant counts as active; none while another tenant has work.
     fn others_are_quiet_at(&self, id: TenantId) -> Option<Nanos> {
         let is_background = |tenant: &Tenant| tenant.share.class == Class::Background;
         let matters =
@@ -85,5 +85,5 @@ const MOST: usize = 2;
 /// The number of a tenant's contexts that are in the driver while one of its submissions is overdue, or was lately, and another tenant has work, or
 /// had it lately.
 const SURPRISED: usize = 1;
-/// The time that counts as lately, in nanoseconds.
+/// The length of "lately", in nanoseconds.
 const LATELY: Nanos = SECOND;

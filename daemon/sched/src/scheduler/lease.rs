@@ -5,8 +5,8 @@ use crate::tenant::{Context, virtual_time};
 use crate::{Class, ContextKey, Nanos, Order, TenantId};
 
 impl Scheduler {
-    /// Gives a lease to the context that is alone, and takes it back when it is not. Where all have one for good
-    /// ([`Tuning::leases_for_all`](crate::Tuning)), nothing is given or taken.
+    /// Gives a lease to the context that is alone, and takes it back when the context is not alone any more. If all contexts have leases for good
+    /// ([`Tuning::leases_for_all`](crate::Tuning)), does nothing.
     pub(super) fn leases(&mut self, orders: &mut Vec<Order>) {
         if self.tuning.leases_for_all {
             return;
@@ -36,7 +36,7 @@ impl Scheduler {
         self.leased = None;
         if let Some(context) = self.contexts.get_mut(&key) {
             if let Some(tenant) = self.tenants.get_mut(&context.tenant) {
-                // The tenant was served, though it was granted nothing.
+                // The tenant was served, although no submission was granted.
                 tenant.floor = tenant.floor.max(context.v - virtual_time(context.pending.amount, 1));
                 self.v = self.v.max(tenant.v - virtual_time(tenant.advance, tenant.share.weight));
             }
@@ -63,7 +63,7 @@ impl Scheduler {
         if self.latency_is_about(own) { self.tuning.lease_after_latency } else { self.tuning.lease_after }
     }
 
-    /// Returns whether a latency tenant, `except` for one, had work lately.
+    /// Returns whether a latency tenant other than `except` had work lately.
     pub(super) fn latency_is_about(&self, except: Option<TenantId>) -> bool {
         self.tenants.iter().any(|(id, tenant)| {
             let lately = |at| self.now.saturating_sub(at) < self.tuning.latency_memory;

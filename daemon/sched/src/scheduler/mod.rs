@@ -1,5 +1,5 @@
-//! The scheduler of one GPU: it keeps the existing tenants and contexts, and takes note of what their workers report. Its steps are in the files of
-//! this folder. The quantities that it reckons with are beside the folder, in files that know no scheduler.
+//! The scheduler of one GPU: it keeps the existing tenants and contexts, and notes the reports of their workers. Its steps are in the files of this
+//! folder. Its quantities are beside the folder, in files that know no scheduler.
 
 mod bill;
 mod crowd;
@@ -32,7 +32,7 @@ pub struct Scheduler {
     timeline: Timeline,
     /// The latest time that was passed in.
     now: Nanos,
-    /// Smallest virtual time among the tenants that compete, when something was last granted; never falls.
+    /// The smallest virtual time among the competing tenants at the last grant; never falls.
     v: Virtual,
     /// The context whose submission was granted last.
     last: Option<ContextKey>,
@@ -62,13 +62,13 @@ impl Scheduler {
         }
     }
 
-    /// Changes [`Tuning::anticipation`]. Savings beyond the new part are lost.
+    /// Changes [`Tuning::anticipation`]. Saved-up idle time beyond the new part is lost.
     pub fn set_anticipation(&mut self, part: f64) {
         self.tuning.anticipation = part;
         self.patience.accrue(0, &self.tuning);
     }
 
-    /// Adds a tenant, or changes its share; a new weight is as if it had always been, for the time by which the tenant is behind or ahead.
+    /// Adds a tenant, or changes its share. The GPU time by which it is behind or ahead counts as if it had always had the new weight.
     pub fn set_tenant(&mut self, id: TenantId, mut share: Share, now: Nanos) {
         self.passes(now);
         share.weight = share.weight.clamp(1, WEIGHT_MAX);
@@ -86,7 +86,7 @@ impl Scheduler {
         }
     }
 
-    /// Removes a tenant that is gone, and its contexts with it. Returns their usage; none if there is no such tenant.
+    /// Removes a tenant that is gone, together with its contexts. Returns their usage; none if there is no such tenant.
     pub fn remove_tenant(&mut self, id: TenantId) -> Option<Usage> {
         let contexts = self.tenants.get(&id).map(|tenant| tenant.contexts.clone());
         for context in contexts.unwrap_or_default() {
@@ -95,7 +95,7 @@ impl Scheduler {
         self.tenants.remove(&id).map(|tenant| tenant.ended)
     }
 
-    /// Adds a context that begins, without work. Nothing happens if there is no such tenant, or already such a context.
+    /// Adds a context that begins, without work. Does nothing if the tenant does not exist, or the context already exists.
     pub fn begin(&mut self, key: ContextKey, id: TenantId, now: Nanos) {
         self.passes(now);
         let Some(tenant) = self.tenants.get_mut(&id) else { return };
@@ -108,7 +108,7 @@ impl Scheduler {
         self.contexts.insert(key, context);
     }
 
-    /// Removes a context that is gone, with all that it had in the driver. Returns its usage; none if there is no such context.
+    /// Removes a context that is gone, with all its submissions in the driver. Returns its usage; none if there is no such context.
     pub fn end(&mut self, key: ContextKey, now: Nanos) -> Option<Usage> {
         self.passes(now);
         self.close_bill(key);
@@ -128,7 +128,7 @@ impl Scheduler {
         Some(usage)
     }
 
-    /// Takes over a worker's report, whenever it may have changed: its totals, and the new spans.
+    /// Takes over a worker's report, which is its totals and the new spans, whenever the report may have changed.
     pub fn see(&mut self, key: ContextKey, seen: Seen, spans: &[Span], now: Nanos) {
         self.passes(now);
         self.count(key, seen);
@@ -140,7 +140,7 @@ impl Scheduler {
         self.refresh(key);
     }
 
-    /// Returns the orders that are due now. To be called after any other method, and at [`Self::next_look`].
+    /// Returns the orders that are due now. Call it after any other method, and at [`Self::next_look`].
     pub fn decide(&mut self, now: Nanos) -> Vec<Order> {
         self.passes(now);
         self.next_look = None;
@@ -161,7 +161,7 @@ impl Scheduler {
         !self.tuning.leases_for_all
     }
 
-    /// Returns when [`Self::decide`] is to be called though nothing happens; `None` if never.
+    /// Returns the time at which to call [`Self::decide`] even if nothing happens; `None` if never.
     #[must_use]
     pub fn next_look(&self) -> Option<Nanos> {
         self.next_look
@@ -176,8 +176,8 @@ impl Scheduler {
         Some(Usage { running_since: running.filter(|_| usage.in_driver > 0), ..usage })
     }
 
-    /// Returns the usage of all contexts of a tenant together, those that have ended included. Time in which several of them waited counts for each;
-    /// running is since when the first of them runs.
+    /// Returns the usage of all contexts of a tenant together, including ended ones. Time in which several contexts waited counts for each. Running
+    /// counts since the first of them began to run.
     #[must_use]
     pub fn tenant_usage(&self, id: TenantId) -> Option<Usage> {
         let tenant = self.tenants.get(&id)?;
@@ -186,7 +186,7 @@ impl Scheduler {
         Some(sum)
     }
 
-    /// Returns whether another context has work that could be dispatched and is held back.
+    /// Returns whether another context has work that could be dispatched but is held back.
     #[must_use]
     pub fn others_wait(&self, key: ContextKey) -> bool {
         self.contexts.iter().any(|(other, context)| *other != key && context.held_back() > 0)
@@ -199,7 +199,7 @@ impl Scheduler {
         self.patience.accrue(passed, &self.tuning);
     }
 
-    /// Takes note of whether a context has work.
+    /// Notes whether a context has work.
     fn refresh(&mut self, key: ContextKey) {
         let now = self.now;
         let Some(context) = self.contexts.get_mut(&key) else { return };
@@ -231,7 +231,7 @@ impl Scheduler {
         self.alone.changed(&self.contexts, now);
     }
 
-    /// Takes in a context of a tenant that has work again: it is not further behind than the tenant's other contexts, but for the credit.
+    /// Takes in a context that has work again: it may be behind its tenant's other contexts only by the credit.
     fn joins(&mut self, key: ContextKey, paused: bool) {
         let Some(id) = self.contexts.get(&key).map(|context| context.tenant) else { return };
         let Some(tenant) = self.tenants.get_mut(&id) else { return };

@@ -1,4 +1,4 @@
-//! The choice of the context that comes next: the tenant that is furthest behind, and of its contexts the one that is furthest behind.
+//! The choice of the context that comes next: the tenant that is furthest behind, and the context that is furthest behind among the tenant's.
 
 use super::Scheduler;
 use crate::tenant::{Context, Tenant, Virtual, virtual_time};
@@ -7,7 +7,7 @@ use crate::units::{Kind, PLACES, Places};
 use crate::{Class, ContextKey, Nanos, Order, TenantId, Tuning};
 use rustc_hash::FxHashMap;
 
-/// The context of a tenant that comes next, if the tenant does.
+/// The context that comes next if its tenant does.
 #[derive(Clone, Debug)]
 pub(super) struct Candidate {
     pub(super) tenant: TenantId,
@@ -47,7 +47,7 @@ impl Candidate {
         }
     }
 
-    /// Returns the order of candidates: by their virtual time, then by which of them waits longer.
+    /// Returns the order of candidates: by their virtual time, then by the time that they wait.
     fn order(&self) -> (Virtual, Option<Nanos>, ContextKey) {
         (self.v, self.last_completion, self.key)
     }
@@ -84,7 +84,7 @@ impl Scheduler {
         Some(Pick { key: chosen.key, kind: Kind::Place, count })
     }
 
-    /// Returns how many urgent submissions the driver takes beside those that are there: those of one context at a time.
+    /// Returns how many more urgent submissions the driver takes: it takes those of one context at a time.
     fn room_in_lane(&self, places: &Places, urgent: &Candidate) -> Option<u32> {
         let most = u32::try_from(self.tuning.lane / urgent.estimate).unwrap_or(LANE_MAX).clamp(1, LANE_MAX);
         match places.lane {
@@ -99,7 +99,7 @@ impl Scheduler {
         if chosen.estimate >= self.tuning.bundle_below {
             return 1;
         }
-        // The other half is kept to be staged, so that the context does not count as one without work.
+        // The other half stays to be staged, so that the context does not count as idle.
         let half = self.contexts.get(&chosen.key).map_or(1, |context| context.held_back().div_ceil(2));
         u32::try_from(self.tuning.bundle / chosen.estimate).unwrap_or(1).min(half)
     }
@@ -127,7 +127,7 @@ impl Scheduler {
         Some(Order::Grant { context: key, total })
     }
 
-    /// Returns one candidate of each tenant that may have something granted. Also brings the virtual times of those up that compete again.
+    /// Returns one candidate of each tenant that may get a grant. Also raises the virtual times of tenants that compete again.
     fn candidates(&mut self) -> Vec<Candidate> {
         let foreground = |tenant: &Tenant| tenant.active > 0 && tenant.share.class != Class::Background;
         let foreground = self.tenants.values().any(foreground);
@@ -147,7 +147,7 @@ impl Scheduler {
                 let is_kept_back = ready.take_if(|(key, _)| !crowd.admits(*key)).is_some();
                 look = look.min(crowd.until.filter(|_| is_kept_back).unwrap_or(Nanos::MAX));
                 if crowd.is_overdue && ready.is_none() {
-                    // The grants that others get meanwhile do not count against it.
+                    // Grants to others meanwhile do not count against this tenant.
                     continue;
                 }
             }
@@ -170,7 +170,7 @@ impl Scheduler {
         found
     }
 
-    /// Marks the candidates of latency tenants that used less of the window than their part of the weights of all that compete.
+    /// Marks the candidates of latency tenants that used less of the window than their part of the weights of all competing tenants.
     fn find_urgent(&mut self, candidates: &mut [Candidate], weights: u64) {
         for candidate in candidates.iter_mut().filter(|candidate| candidate.class == Class::Latency) {
             let Some(tenant) = self.tenants.get_mut(&candidate.tenant) else { continue };
@@ -180,7 +180,7 @@ impl Scheduler {
         }
     }
 
-    /// Returns whether the work in the driver ends soon, or does not matter.
+    /// Returns whether to stage a unit now: the work in the driver ends soon, or its end does not matter.
     fn is_time_to_stage(&mut self, places: &Places, best: &Candidate, latency: bool) -> bool {
         let part = scaled(places.estimate, self.tuning.stage_part);
         let (least, sliced) = (self.tuning.stage_within, self.timeline.is_sliced());
@@ -191,10 +191,10 @@ impl Scheduler {
             && self.is_single(best.key)
             && !self.has_turns(best.key)
         {
-            // The submission runs beside the longer one. Otherwise its context would be idle for as long.
+            // The submission runs beside the longer one. Otherwise its context would be idle until that one ends.
             return true;
         }
-        // A context whose submissions take long has no more than its part of a GPU that time-slices.
+        // On a GPU that time-slices, a context with long submissions has only its part.
         let ran = places.estimate - places.remainder;
         let is_long = sliced && ran >= self.tuning.overdue;
         if places.remainder <= within
@@ -208,7 +208,7 @@ impl Scheduler {
         false
     }
 
-    /// Returns whether a context submits one at a time: it has one submission, and had nothing to do before that.
+    /// Returns whether a context submits one at a time: it has one submission, and had no work before that.
     fn is_single(&self, key: ContextKey) -> bool {
         let single = |context: &Context| context.is_fresh && context.held_back() == 1 && !context.in_driver();
         self.contexts.get(&key).is_some_and(single)
@@ -227,10 +227,10 @@ impl Scheduler {
         let last = self.last.and_then(|key| Some((key, self.contexts.get(&key)?)));
         let Some((key, context)) = last.filter(|(_, context)| context.held_back() > 0) else { return best };
         let same = candidates.iter().find(|candidate| candidate.tenant == context.tenant);
-        // A context that submits one at a time alternates with the last one, which runs while the first prepares its next submission.
+        // A context that submits one at a time alternates with the last context, which runs while the first prepares its next submission.
         let alternates = self.is_single(best.key);
         let Some(same) = same.filter(|_| best.class != Class::Latency && !alternates) else { return best };
-        // The more tenants there are, the smaller is the part that each had in some time, and the more does a difference matter.
+        // The more tenants there are, the smaller is the part of each, and the more a difference matters.
         let tenants = u64::try_from(candidates.len()).unwrap_or(1).max(1);
         let affinity = (AFFINITY_OF_ALL / tenants).max(MILLISECOND).min(self.tuning.affinity);
         let near = if same.tenant == best.tenant {
@@ -245,7 +245,7 @@ impl Scheduler {
     }
 }
 
-/// Returns the context of a tenant that comes next, of those that have something to be granted and are `timely`.
+/// Returns the context of a tenant that comes next, among those that have submissions to grant and are `timely`.
 fn first_ready<'a>(
     tenant: &Tenant,
     contexts: &'a FxHashMap<ContextKey, Context>,
@@ -256,7 +256,7 @@ fn first_ready<'a>(
     ready.min_by_key(|(key, context)| (context.v, context.last_completion, *key))
 }
 
-/// Time for which all tenants together are ahead of their turn at most, in nanoseconds.
+/// The most time by which all tenants together are ahead of their turn, in nanoseconds.
 const AFFINITY_OF_ALL: Nanos = 32 * MILLISECOND;
 /// Urgent submissions in the driver at once.
 const LANE_MAX: u32 = 16;

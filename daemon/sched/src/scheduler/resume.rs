@@ -1,4 +1,4 @@
-//! A scheduler that goes on where another one was: it takes over the accounts, and the submissions in the driver.
+//! A scheduler that goes on where another one stopped: it takes over the accounts, and the submissions in the driver.
 
 use super::Scheduler;
 use crate::{ContextKey, Nanos, TenantId, Usage};
@@ -10,7 +10,7 @@ pub struct Standing {
     pub granted: u32,
     /// Submissions completed so far, as the worker counts them, wrapping.
     pub completed: u32,
-    /// True if the worker need not ask, and may not have noticed yet that it has to from now on.
+    /// True if the worker need not ask, and may not have noticed yet that it has to ask from now on.
     pub leased: bool,
     /// The usage so far; submissions in the driver are in the counters above.
     pub used: Usage,
@@ -29,21 +29,21 @@ impl Scheduler {
         })
     }
 
-    /// Returns the usage of those contexts of a tenant that have ended.
+    /// Returns the usage of a tenant's ended contexts.
     #[must_use]
     pub fn ended(&self, id: TenantId) -> Option<Usage> {
         self.tenants.get(&id).map(|tenant| tenant.ended)
     }
 
-    /// Takes over the usage of those contexts of a tenant that have ended. Nothing happens if there is no such tenant.
+    /// Takes over the usage of a tenant's ended contexts. Does nothing if the tenant does not exist.
     pub fn resume_tenant(&mut self, id: TenantId, ended: Usage) {
         if let Some(tenant) = self.tenants.get_mut(&id) {
             tenant.ended = settled(ended);
         }
     }
 
-    /// Adds a context that another scheduler had. Its submissions in the driver count from now on. Nothing happens if there is no such tenant, or
-    /// already such a context.
+    /// Adds a context that another scheduler had. Its submissions in the driver count from now on. Does nothing if the tenant does not exist, or the
+    /// context already exists.
     pub fn resume(&mut self, key: ContextKey, id: TenantId, standing: Standing, now: Nanos) {
         if self.contexts.contains_key(&key) {
             return;
@@ -65,7 +65,7 @@ impl Scheduler {
     }
 }
 
-/// Returns an account without the values that are true at the moment only.
+/// Returns an account without the values that hold only for the moment.
 fn settled(usage: Usage) -> Usage {
     Usage { in_driver: 0, ready: 0, running_since: None, leased: false, ..usage }
 }
@@ -89,7 +89,7 @@ mod tests {
         Seen { ready, dispatched, completed }
     }
 
-    /// A scheduler with a context that has completed one submission, for 3 ms, and has another in the driver.
+    /// Returns a scheduler with a context that has completed one submission, for 3 ms, and has another in the driver.
     fn with_one_in_the_driver() -> Scheduler {
         let mut old = scheduler();
         old.begin(KEY, VM, 0);

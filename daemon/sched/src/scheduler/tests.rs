@@ -31,7 +31,7 @@ fn span(begin: Nanos, end: Nanos) -> Span {
     Span { begin, end, busy: end - begin, count: 1, copy: false }
 }
 
-/// Contexts 1 and 2, each of a tenant of its own, and the time.
+/// Returns a scheduler with contexts 1 and 2, each of a tenant of its own.
 fn two() -> Scheduler {
     let mut scheduler = Scheduler::new(Tuning::default());
     for id in [1, 2] {
@@ -76,7 +76,7 @@ fn a_worker_may_notice_late_that_its_lease_is_gone() {
     scheduler.see(A, seen(3, 5, 5), &[], 28 * MS);
     let usage = scheduler.usage(A).unwrap();
     assert_eq!((usage.submissions, usage.strays, usage.leased), (5, 0, false));
-    // Later dispatches were not granted.
+    // Further dispatches were not granted.
     scheduler.decide(28 * MS);
     let granted = scheduler.contexts[&A].granted;
     scheduler.see(A, seen(3, granted + 2, 5), &[], 2000 * MS);
@@ -89,7 +89,7 @@ fn where_all_have_leases_none_waits_for_another_and_nothing_is_ordered() {
     scheduler.set_tenant(TenantId(1), Share::default(), 0);
     for key in [A, B] {
         scheduler.begin(key, TenantId(1), 0);
-        // Before anything was decided.
+        // The worker reports before the scheduler has decided.
         scheduler.see(key, seen(0, 4, 0), &[], MS);
     }
     assert_eq!(scheduler.decide(MS), []);
@@ -134,7 +134,7 @@ fn a_span_that_comes_late_of_what_ran_during_a_lease_replaces_the_guess() {
     assert_eq!(scheduler.usage(A).unwrap().gpu, 7 * MS, "of a submission that was never granted");
 }
 
-/// Spans are measured by the time for which the GPU was held, whenever a worker tells of them.
+/// A span is compared with the time for which the GPU was held, whenever the worker reports it.
 #[test]
 fn a_span_that_comes_before_or_behind_its_completion_is_believed_as_one_with_it() {
     for is_early in [true, false] {

@@ -1,6 +1,6 @@
-//! Waiting for a context that will submit again at once, as it did before: one that submits when its last work has completed would have to wait for a
-//! whole long unit of another each time. The scheduler charges the GPU time that it idles away to the context that it waits for, so that others lose
-//! nothing by it, and bounds the sum of all.
+//! Waiting for a context that is likely to submit again at once. A context that submits when its last work has completed would otherwise wait for a
+//! whole long unit of another each time. The scheduler charges the idle GPU time to the context for which it waits, so that others lose nothing by
+//! it, and bounds the sum of all waits.
 
 use super::Scheduler;
 use super::pick::Candidate;
@@ -9,7 +9,7 @@ use crate::time::MILLISECOND;
 use crate::{Class, ContextKey, Nanos};
 
 impl Scheduler {
-    /// Returns whether to grant nothing now because a context that should come before `best` will submit at once.
+    /// Returns whether to make no grant now because a context that should come before `best` will submit at once.
     pub(super) fn waits_before(&mut self, best: &Candidate) -> bool {
         if self.tuning.anticipation <= 0.0 {
             return false;
@@ -27,14 +27,14 @@ impl Scheduler {
         until > self.now
     }
 
-    /// Ends the wait, unless it is for `except`: the context that was waited for pays.
+    /// Ends the wait, unless it is for `except`: the awaited context pays.
     pub(super) fn settle_wait(&mut self, except: Option<ContextKey>) {
         if let Some((key, idle)) = self.patience.over(except, self.now, self.tuning.start) {
             self.charge(key, idle);
         }
     }
 
-    /// Returns whether a context has nothing to be granted and would come well before `best` if it had.
+    /// Returns whether a context has no submission to grant and would come well before `best` if it had one.
     fn is_worth_waiting(&self, context: &Context, best: &Candidate) -> bool {
         if context.is_ready() {
             return false;
@@ -51,7 +51,7 @@ impl Scheduler {
         allowed && within && behind
     }
 
-    /// Returns until when a context that runs or thinks will have submitted again, if it is likely to.
+    /// Returns the time until which a context that runs or thinks will have submitted again, if that is likely.
     fn submits_until(&self, key: ContextKey, context: &Context) -> Option<Nanos> {
         let limit = context.habit.limit().filter(|_| self.patience.is_left());
         if !context.in_driver() {
@@ -60,18 +60,18 @@ impl Scheduler {
         if limit.is_none() && context.habit.is_known() {
             return None;
         }
-        // Its submission has to end before it thinks; one that takes far longer than before is not waited for.
+        // The program thinks only after its submission has ended; the scheduler does not wait for a submission that takes far longer than before.
         let twice = context.estimate(&self.tuning).saturating_mul(2).saturating_add(MILLISECOND);
         self.units.of(key).next().map(|unit| unit.since.saturating_add(twice))
     }
 
-    /// Returns whether a context has turns in which the scheduler waits for it, so that it need not run beside others.
+    /// Returns whether the scheduler waits for this context, so that the context need not run beside others.
     pub(super) fn has_turns(&self, key: ContextKey) -> bool {
         let habit = self.contexts.get(&key).map(|context| &context.habit);
         habit.is_none_or(|habit| !habit.is_known() || (self.patience.is_left() && habit.limit().is_some()))
     }
 }
 
-/// A context is waited for if it is behind by half of the grant that another would get instead, but not by less than this: a difference that does not
-/// grow takes nothing from its share.
+/// The bound on the lag that a context needs so that the scheduler waits for it. The lag is half of the grant that another context would get instead,
+/// but at most this: a difference that does not grow takes nothing from a share.
 const LAG_MAX: Nanos = 4 * MILLISECOND;

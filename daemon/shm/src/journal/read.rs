@@ -1,6 +1,6 @@
-//! The journal that a worker has left, as the worker reads it that follows.
+//! The journal that a worker has left, as its successor reads it.
 //!
-//! The one that wrote it may have been taken over: its bytes are no more trusted than a guest's.
+//! The worker that wrote the journal may have been taken over: its bytes are trusted no more than a guest's.
 
 use super::{
     BEGUN_FLAG, BLOCK, BLOCKS, CACHE_DATA_ROOM, COMMANDS, COMMIT, COUNT_AT, ENTRIES, ENTRIES_MAX,
@@ -15,13 +15,13 @@ pub struct Logged {
     pub of: u64,
     /// The number of blocks of this executor that come before.
     pub before: u32,
-    /// The place where the executor was.
+    /// The position of the executor.
     pub place: Place,
-    /// The commands that it has executed, in that order.
+    /// The commands that the executor has executed, in order.
     pub entries: Vec<Entry>,
 }
 
-/// Commands that were executed.
+/// An entry: commands that were executed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Entry {
     /// The place of the entry in the order of all.
@@ -47,7 +47,7 @@ pub enum NoJournal {
 ///
 /// # Errors
 ///
-/// The file cannot be read, or is no journal. All entries are within the part of the file that is for commands, and have no more bytes in all than that.
+/// The file cannot be read, or is no journal. All entries lie in the part of the file for commands, and have no more bytes in all than that part.
 pub fn read(
     number: u32,
     mut read: impl FnMut(u64, &mut [u8]) -> io::Result<()>,

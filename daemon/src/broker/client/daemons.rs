@@ -1,8 +1,8 @@
-//! The daemons of this host, as an operator finds them who names none: all of them, or the one that has a VM.
+//! The daemons of this host that an operator means without naming one: all daemons, or the daemon that has a VM.
 //!
-//! Each is asked in turn, the broker first, and none keeps the operator waiting longer than [`LOOK`]. A guest may have taken over its daemon of one
-//! VM, which then says anything. So the broker's answer counts for the broker's VMs, and where two others claim the same VM the operator has to say
-//! which one is meant.
+//! Each daemon is asked in turn, the broker first, and none keeps the operator waiting longer than [`LOOK`]. A guest may have taken over its daemon
+//! of one VM, which may then answer anything. So the broker's answer counts for the broker's VMs. If two other daemons claim the same VM, the
+//! operator has to name the daemon.
 
 use super::super::report::status::Status;
 use super::super::settings::places::{Ambiguous, LOOK, Places, operators_control_socket, places};
@@ -15,11 +15,11 @@ use std::path::{Path, PathBuf};
 /// Most daemons that are asked.
 const DAEMONS_MAX: usize = 256;
 
-/// Returns the control socket of the daemon that has a VM. Where there is one daemon only, it may say itself that it has no such VM.
+/// Returns the control socket of the daemon that has a VM. A daemon that is the only one is not asked: it can answer itself that it has no such VM.
 ///
 /// # Errors
 ///
-/// None of several daemons has the VM, or several have, or there are too many.
+/// None of several daemons has the VM, or several have it, or too many daemons run.
 pub fn daemon_of(vm: &str) -> Result<PathBuf, ClientError> {
     let places = few(places())?;
     match places.count() {
@@ -28,7 +28,7 @@ pub fn daemon_of(vm: &str) -> Result<PathBuf, ClientError> {
     }
 }
 
-/// The things to show where several daemons run.
+/// The answers and errors to show if several daemons run.
 #[derive(Debug)]
 pub(super) struct All {
     /// The status of the daemons that answer.
@@ -49,7 +49,7 @@ impl From<String> for All {
 ///
 /// # Errors
 ///
-/// No daemon answers, or there are too many.
+/// No daemon answers, or too many daemons run.
 pub(super) fn all(json: bool) -> Result<All, ClientError> {
     let places = few(places())?;
     match places.count() {
@@ -65,7 +65,7 @@ fn few(places: Places) -> Result<Places, ClientError> {
     }
 }
 
-/// The answers of daemons, and the reasons why there is none at the other places where a daemon should be.
+/// The answers of daemons, and the reasons why other places where a daemon should be give no answer.
 #[derive(Debug, Default)]
 struct Heard {
     answers: Vec<(PathBuf, Status)>,
@@ -102,8 +102,8 @@ fn is(error: &ClientError, kinds: &[ErrorKind]) -> bool {
     matches!(error, ClientError::Socket(_, why) if kinds.contains(&why.kind()))
 }
 
-/// Finds the daemon that has a VM. A broker that does not answer is meant if no other daemon has the VM: the request itself waits longer for its
-/// answer.
+/// Finds the daemon that has a VM. If no other daemon has the VM, a broker that does not answer is taken: the request itself waits longer for the
+/// broker's answer.
 fn found(
     vm: &str,
     places: Places,
@@ -128,7 +128,7 @@ fn found(
     }
 }
 
-/// Puts the answers of daemons together. One that does not let this user in is left out, unless none does.
+/// Puts the answers of daemons together. A daemon that does not let this user in is left out, unless no daemon answers.
 fn together(
     places: Places,
     json: bool,
@@ -164,7 +164,7 @@ fn tables(answers: &[(PathBuf, Status)]) -> Result<String, ClientError> {
     tables.map(|tables| tables.join("\n"))
 }
 
-/// A status, and the control socket of the daemon that it is of.
+/// The status of a daemon, and the control socket of this daemon.
 #[derive(Serialize)]
 struct Of {
     control_socket: PathBuf,

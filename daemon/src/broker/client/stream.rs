@@ -1,4 +1,4 @@
-//! A connection to a control socket: one request, and the lines that come behind it.
+//! A connection to a control socket: one request, and the lines that answer it.
 
 use super::super::control::{Answer, Request};
 use super::super::report::status::Status;
@@ -18,7 +18,7 @@ pub(super) const ANSWER_BYTES: u64 = 256 << 20;
 ///
 /// # Errors
 ///
-/// There is none, or it refuses.
+/// No broker answers, or the broker refuses.
 pub fn ask(socket: &Path, request: &Request) -> Result<Answer, ClientError> {
     Stream::open(socket, request).map(|(answer, _)| answer)
 }
@@ -45,7 +45,7 @@ fn status_of(socket: &Path, answer: Answer) -> Result<Status, ClientError> {
     }
 }
 
-/// The lines that a broker sends behind its answer.
+/// The lines that a broker sends after its answer.
 #[derive(Debug)]
 pub struct Stream {
     path: PathBuf,
@@ -84,11 +84,11 @@ impl Stream {
         }
     }
 
-    /// The next line, of no more than so many bytes; none if the broker sends no more. Waits for it as long as for an answer.
+    /// Returns the next line, of at most `bytes_max` bytes, or none if the broker sends no more. Waits for the line as long as for an answer.
     ///
     /// # Errors
     ///
-    /// The broker sends no line in time, or another than was expected.
+    /// The broker sends no line in time, or a line of another form.
     pub fn next_line<T: DeserializeOwned>(&mut self, bytes_max: u64) -> Result<Option<T>, ClientError> {
         let mut line = Vec::new();
         let read = self.lines.by_ref().take(bytes_max).read_until(b'\n', &mut line);
@@ -103,7 +103,7 @@ impl Stream {
     }
 }
 
-/// A connection that is read no longer than until a moment, if there is one, however many bytes come before.
+/// A connection that is read no longer than until a deadline, if it has a deadline, however many bytes come before.
 #[derive(Debug)]
 struct Patient {
     stream: UnixStream,

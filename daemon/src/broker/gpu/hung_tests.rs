@@ -1,4 +1,4 @@
-//! Tests of the choice of the context that has to end because others wait.
+//! Tests of the choice of the context that is ended because others wait.
 
 use super::Gpu;
 use crate::ipc::SharedGpu;
@@ -35,13 +35,13 @@ impl World {
         Self { gates: (0..).zip(vms).map(gate).collect(), gpu, now: 0 }
     }
 
-    /// A context has a submission, and dispatches it as soon as it may.
+    /// Gives a context a submission, which it dispatches as soon as it may.
     fn submit(&mut self, context: usize) {
         self.gates[context].2.ready = 1;
         self.pass(0);
     }
 
-    /// Completes all that the driver has of a context, after so much time of the GPU.
+    /// Completes all submissions of a context that the driver has, after `busy` nanoseconds of GPU time.
     fn complete(&mut self, context: usize, busy: Nanos) {
         let (_, gate, counters) = &mut self.gates[context];
         counters.completed = counters.dispatched;
@@ -49,7 +49,7 @@ impl World {
         self.pass(0);
     }
 
-    /// A context has had submissions that took so long each.
+    /// Completes submissions of a context that took `busy` nanoseconds each.
     fn train(&mut self, context: usize, busy: Nanos) {
         for _ in 0..20 {
             self.submit(context);
@@ -58,7 +58,7 @@ impl World {
         }
     }
 
-    /// Passes time in which nothing completes. Returns the contexts that are named, with the times.
+    /// Passes time in which no submission completes. Returns the contexts that are named as hung, with the times.
     fn pass(&mut self, time: Nanos) -> Vec<(Nanos, u32)> {
         let (end, mut named) = (self.now + time, Vec::new());
         loop {
@@ -95,7 +95,7 @@ fn who_began_first_is_named_once_a_second_and_who_waited_has_its_whole_time_then
     assert_eq!(world.pass(30 * SECOND), [], "no context waits for it");
 }
 
-/// The two are of different VMs, and just as far beyond their usual time.
+/// The two contexts are of different VMs, and equally far beyond their usual time.
 #[test]
 fn of_equal_contexts_none_is_named() {
     for usual in [None, Some(2 * MS), Some(500 * MS)] {
@@ -133,7 +133,7 @@ fn who_hangs_beside_an_innocent_is_named_whoever_began_first() {
     }
 }
 
-/// The worker of the one says that it runs; that of the other, which the GPU has not begun, says nothing.
+/// The worker of one context says that its submission runs. The worker of the other context, whose submission the GPU has not begun, says nothing.
 #[test]
 fn who_hangs_after_short_submissions_is_known_by_what_its_worker_says() {
     let mut world = World::new(&[1, 2]);

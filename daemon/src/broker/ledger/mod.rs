@@ -1,13 +1,13 @@
-//! Shares out the memory of GPUs where the VMs' limits add up to more than there is.
+//! Shares out the memory of GPUs if the VMs' limits add up to more memory than the GPUs have.
 //!
-//! A VM that lacks memory gets what is free. If that is not enough, others give some up, but nothing of what is reserved for them: first what they may
-//! have and do not hold, then what belongs to contexts that do nothing, and last what belongs to busy ones, if the VM's turn is over. VMs
-//! that wait get memory one after the other, in the order of their weight times the time for which they have waited. Those that want no more than what is
-//! reserved for them come first, and wait for no turn; behind them those whose turn it is, those that have waited for half of `memory-wait`, whatever
-//! their weight, and those with a context that holds some and wants more. The longer it takes to make room and to come back, the longer is the turn.
+//! A VM that lacks memory gets free memory. If that is not enough, other VMs give some up, but none that is reserved for them: first what they may hold
+//! and do not, then memory of idle contexts, and last memory of busy contexts, if the turn of their VM is over. VMs that wait get memory one after the
+//! other, in the order of their weight times the time for which they have waited. VMs that want no more than is reserved for them come first, and wait
+//! for no turn. After them come VMs whose turn it is, VMs that have waited for half of `memory-wait`, whatever their weight, and VMs with a context that
+//! holds memory and wants more. The longer it takes to make room and to come back, the longer is the turn.
 //!
-//! Two rules keep a VM that claims what it likes from harming others. A VM is told nothing new before it has confirmed what it was told last. And where one
-//! owes something that it was forced to give up, no other makes room for it; if it owes it for too long, it is asked for no more, and gets what is free.
+//! Two rules keep a VM with false claims from harming others. A VM gets no new order before it has confirmed the last one. And while a VM owes memory that
+//! it was forced to give up, no other makes room for it; if it owes the memory for too long, it is asked for no more, and gets free memory only.
 //!
 //! This file knows no process and no clock: time is passed in. The device process ends waits that have lasted for too long.
 
@@ -27,27 +27,27 @@ use turn::Turn;
 
 /// The least time for which a VM keeps what it has waited for, in nanoseconds.
 pub(super) const TURN: Nanos = 2_000_000_000;
-/// A turn takes so many times as long as making room for it and coming back: the more there is to copy, the more seldom VMs take turns.
+/// A turn is so many times as long as making room for it and coming back: the more bytes are copied, the more seldom VMs take turns.
 const TURN_FACTOR: Nanos = 8;
 /// The time for which a VM keeps the memory reserved for it after other VMs made room for it, in nanoseconds.
 const RESERVED_KEPT: Nanos = 60_000_000_000;
-/// Time in which a VM gives up what belongs to idle contexts, in nanoseconds: it counts as busy otherwise.
+/// The time in which a VM gives up the memory of idle contexts, in nanoseconds. After that, these contexts count as busy.
 const IDLE_PATIENCE: Nanos = 1_000_000_000;
-/// Time for which the memory of a VM counts whose device process has ended, in nanoseconds: its workers end later.
+/// The time for which the memory of a VM counts after its device process has ended, in nanoseconds: its workers end later.
 const GHOST: Nanos = 3_000_000_000;
 /// Time after which the ledger is looked at again while a VM waits, in nanoseconds.
 const LOOK: Nanos = 50_000_000;
 
-/// The thing that a VM is told: how much it may hold.
+/// An order to a VM: how much memory it may hold.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Order {
     /// The number of this order among those of the VM.
     pub(super) number: u64,
     /// Bytes that the VM may hold.
     pub(super) most: u64,
-    /// To come down to them, contexts that do something are swapped out as well.
+    /// To reach this limit, the VM swaps out busy contexts as well as idle ones.
     pub(super) forced: bool,
-    /// Bytes that all VMs may hold together of the VM's GPUs.
+    /// Bytes of the VM's GPUs that all VMs may hold together.
     pub(super) total: u64,
 }
 
@@ -62,7 +62,7 @@ pub(super) struct Ledger {
     ghosts: Vec<Ghost>,
 }
 
-/// The memory of a VM whose device process has ended: workers that are ending hold it, until a time.
+/// The memory of a VM whose device process has ended: its workers, which are ending, hold this memory for a limited time.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 struct Ghost {
     gpus: Vec<usize>,
@@ -71,8 +71,8 @@ struct Ghost {
 }
 
 impl Ledger {
-    /// A VM has a device process, on these GPUs, of which VMs may hold so many bytes each. It holds nothing yet, or what it held if another device process
-    /// had it before and none of its contexts has ended with that. Returns what it is told.
+    /// Adds a VM that has got a device process, with its GPUs and the bytes of each GPU that VMs may hold. The VM holds nothing yet, or as much as
+    /// before if another device process had it and none of its contexts has ended with that process. Returns the order to the VM.
     pub(super) fn begins(
         &mut self,
         vm: usize,
@@ -85,7 +85,7 @@ impl Ledger {
         self.order(vm)
     }
 
-    /// A VM has no device process any more. What it had counts until its workers have ended as well.
+    /// Removes a VM whose device process has ended. Its memory counts until its workers have ended too.
     pub(super) fn ends(&mut self, vm: usize, now: Nanos) {
         let Some(account) = self.accounts.remove(&vm) else { return };
         let bytes = account.counts();
@@ -93,7 +93,7 @@ impl Ledger {
         self.ghosts.retain(|ghost| ghost.bytes > 0 && ghost.until > now);
     }
 
-    /// A VM uses these GPUs from now on, of which VMs may hold so many bytes each.
+    /// Has a VM use these GPUs from now on. Each comes with the bytes that VMs may hold of it.
     pub(super) fn uses(&mut self, vm: usize, gpus: impl IntoIterator<Item = (usize, u64)>) {
         let Some(account) = self.accounts.get_mut(&vm) else { return };
         account.gpus.clear();
@@ -103,12 +103,12 @@ impl Ledger {
         }
     }
 
-    /// A VM has this weight.
+    /// Sets the weight of a VM.
     pub(super) fn set_weight(&mut self, vm: usize, weight: u32) {
         self.accounts.entry(vm).and_modify(|account| account.weight = weight);
     }
 
-    /// Returns whether more is reserved on a GPU of this VM than VMs may hold of it.
+    /// Returns whether the reserved bytes on a GPU of this VM exceed the bytes of the GPU that VMs may hold.
     pub(super) fn is_over_reserved(&self, vm: usize) -> bool {
         let reserved =
             |gpu: usize| self.on(gpu).map(|(_, account)| account.reserved).fold(0, u64::saturating_add);
@@ -116,7 +116,7 @@ impl Ledger {
         account.is_some_and(|account| account.gpus.iter().any(|gpu| reserved(*gpu) > self.total(*gpu)))
     }
 
-    /// A VM says what it holds and wants. It is believed to hold no more than it was ever let, and to wait for no more than one context can have.
+    /// Takes in the report of a VM, which counts as holding at most the bytes that it was ever allowed, and waits at most for what one context can have.
     pub(super) fn hears(&mut self, vm: usize, state: RoomState, now: Nanos) {
         let Some(account) = self.accounts.get_mut(&vm) else { return };
         let held = state.held.min(account.counts());
@@ -134,23 +134,23 @@ impl Ledger {
         });
     }
 
-    /// Bytes that a VM lacks, if it waits.
+    /// Returns the bytes that a VM lacks, if it waits.
     pub(super) fn lacks(&self, vm: usize) -> u64 {
         let account = self.accounts.get(&vm).filter(|account| account.since.is_some());
         account.map_or(0, |account| account.state.lacks)
     }
 
-    /// Bytes that a VM may hold; none if it may hold what it likes.
+    /// Returns the bytes that a VM may hold, or none if it has no bound.
     pub(super) fn allows(&self, vm: usize) -> Option<u64> {
         self.accounts.get(&vm).map(|account| account.may)
     }
 
-    /// Returns when [`Self::decide`] has something to do next though nothing is heard.
+    /// Returns when [`Self::decide`] is to be called next if no VM reports anything.
     pub(super) fn next_look(&self, now: Nanos) -> Option<Nanos> {
         self.accounts.values().any(|account| account.since.is_some()).then(|| now.saturating_add(LOOK))
     }
 
-    /// Returns what VMs are to be told, each at most one thing. Contexts wait for as long as `patience`.
+    /// Returns the orders to VMs, at most one for each. Contexts wait for as long as `patience`.
     pub(super) fn decide(&mut self, patience: Nanos, now: Nanos) -> Vec<(usize, Order)> {
         let mut told = BTreeSet::new();
         self.ghosts.retain(|ghost| ghost.until > now);
@@ -185,7 +185,7 @@ impl Ledger {
         told.into_iter().map(|vm| (vm, self.order(vm))).collect()
     }
 
-    /// VMs that came to other GPUs hear how much VMs may hold together there. Returns them.
+    /// Marks VMs that came to other GPUs, to tell them how much all VMs may hold together there. Returns these VMs.
     fn hear_totals(&mut self, now: Nanos) -> Vec<usize> {
         let is_other =
             |(vm, account): &(&usize, &Account)| !account.is_open() && account.total != self.total_of(**vm);
@@ -193,14 +193,14 @@ impl Ledger {
         for vm in &others {
             self.accounts.entry(*vm).and_modify(|account| {
                 account.number += 1;
-                // One that owes something gets no more time for that.
+                // A VM that owes bytes gets no more time for giving them up.
                 account.told = if account.owes() == 0 { now } else { account.told };
             });
         }
         others
     }
 
-    /// Turns that began when fewer others waited become shorter, so that these come to theirs.
+    /// Shortens turns that began when fewer others waited, so that the VMs that wait now get their turns.
     fn shorten_turns(&mut self, patience: Nanos) {
         if self.next_look(0).is_none() {
             return;
@@ -214,15 +214,15 @@ impl Ledger {
         }
     }
 
-    /// A context that a VM waits for has been refused by now. If the VM waits still, that is for another.
+    /// Begins waits anew that have lasted for `patience`: their context has been refused by now, so a VM that still waits waits for another one.
     fn begin_anew(&mut self, patience: Nanos, now: Nanos) {
         let late = self.accounts.values_mut().filter(|account| account.since.is_some());
         let late = late.filter(|account| account.waited(now) >= patience);
         late.for_each(|account| account.wait_anew(now));
     }
 
-    /// VMs that were to give something up, and have not yet, keep it where none waits for it any more. Returns them. Those that may have begun
-    /// to copy have a turn then: they are not to begin again at once.
+    /// Lets VMs keep memory that they were told to give up and have not given up yet, if no VM waits for it any more. Returns these VMs. VMs that may
+    /// have begun to copy get a turn, so that they do not have to begin again at once.
     fn let_keep(&mut self, patience: Nanos, now: Nanos) -> Vec<usize> {
         let waiting = self.accounts.values().filter(|account| account.since.is_some());
         let awaited: Vec<usize> = waiting.flat_map(|account| account.gpus.iter().copied()).collect();
@@ -257,7 +257,7 @@ impl Ledger {
         waiting.into_iter().map(|(.., vm)| vm).collect()
     }
 
-    /// Returns whether a VM cannot have so many bytes, whatever others give up.
+    /// Returns whether a VM cannot get so many bytes, whatever others give up.
     fn is_kept_by_others(&self, vm: usize, bytes: u64, now: Nanos) -> bool {
         let kept = |gpu: usize| {
             let others = self.on(gpu).filter(|(other, _)| *other != vm);
@@ -272,7 +272,7 @@ impl Ledger {
         all.map(|(vm, account)| (*vm, account))
     }
 
-    /// The other VMs on the GPUs of one.
+    /// The other VMs on the GPUs of a VM.
     fn others(&self, vm: usize) -> impl Iterator<Item = &Account> {
         let own = &self.accounts[&vm];
         let others = self.accounts.iter().filter(move |(other, _)| **other != vm);
@@ -287,12 +287,12 @@ impl Ledger {
         self.totals.get(&gpu).copied().unwrap_or(u64::MAX)
     }
 
-    /// Bytes that all VMs may hold together of the GPUs of one.
+    /// Bytes of a VM's GPUs that all VMs may hold together.
     fn total_of(&self, vm: usize) -> u64 {
         self.accounts[&vm].gpus.iter().map(|gpu| self.total(*gpu)).min().unwrap_or(u64::MAX)
     }
 
-    /// Bytes of a GPU that no VM may hold.
+    /// Bytes of a GPU that count as held by no VM.
     fn free(&self, gpu: usize) -> u64 {
         let held = self.on(gpu).map(|(_, account)| account.counts());
         let ghosts = self.ghosts.iter().filter(|ghost| ghost.gpus.contains(&gpu)).map(|ghost| ghost.bytes);
@@ -305,7 +305,7 @@ impl Ledger {
         account.wanted().saturating_sub(account.counts()).saturating_sub(self.free(gpu))
     }
 
-    /// The thing that a VM is told now.
+    /// Returns the order that a VM gets now.
     fn order(&mut self, vm: usize) -> Order {
         let total = self.total_of(vm);
         self.accounts.entry(vm).and_modify(|account| account.total = total);
@@ -313,7 +313,7 @@ impl Ledger {
         Order { number, most: may, forced, total }
     }
 
-    /// A VM gets what it wants, and more if no other waits, so that it need not ask so often.
+    /// Gives a VM the memory that it wants, and more if no other waits, so that it need not ask so often.
     fn grant(&mut self, vm: usize, patience: Nanos, now: Nanos) {
         let others_wait = self.others_wait(vm);
         let gpus = self.accounts[&vm].gpus.iter();
@@ -329,8 +329,8 @@ impl Ledger {
         account.end_to_wait(turn, now);
     }
 
-    /// The turn of a VM that gets what it waits for: none if it has not waited. Those that wait, or made room for it, wait for its
-    /// end. Its own time of coming back counts as well, and some time behind that.
+    /// Returns the turn of a VM that gets the memory that it waits for: none if it has not waited. VMs that wait, or made room for it, wait for the
+    /// end of the turn. The VM's own time of coming back counts into the turn, and some time after it.
     fn turn_of(&self, vm: usize, patience: Nanos, now: Nanos) -> Turn {
         let account = &self.accounts[&vm];
         let made_room = |other: &Account| account.makes_room.is_some_and(|begun| other.told >= begun);
@@ -342,7 +342,7 @@ impl Ledger {
                 let least = back.saturating_add(TURN).min(patience / 2);
                 let mut cost = took.saturating_add(back);
                 if account.state.back_ms == 0 {
-                    // No program of the VM has come back yet, so how fast that is can only be guessed.
+                    // No program of the VM has come back yet, so the time can only be guessed.
                     cost = cost.max(copying(account.state.lacks));
                 }
                 Turn::begin(turn_length(cost, patience, others).max(least), least, now)
@@ -351,8 +351,8 @@ impl Ledger {
         }
     }
 
-    /// Has VMs on a GPU give up what is missing for one: others, and itself what belongs to its idle contexts, or to its busy ones if others cannot
-    /// give up as much. Returns those that are to be told.
+    /// Has VMs on a GPU give up the bytes that a VM lacks. Other VMs give up theirs; the VM itself gives up memory of its idle contexts, and of its
+    /// busy ones if others cannot give up as much. Returns the VMs that get an order.
     fn make_room(&mut self, vm: usize, (gpu, mut missing): (usize, u64), now: Nanos) -> BTreeSet<usize> {
         let wanted = self.accounts[&vm].wanted();
         let is_urgent = wanted <= self.accounts[&vm].reserved;
@@ -380,7 +380,7 @@ impl Ledger {
             self.accounts.entry(*other).and_modify(|account| account.number += 1);
         }
         if !told.is_empty() || given_up > 0 {
-            // The time before is that of others' turns: making room costs what it takes from when busy contexts are to go.
+            // The time before belongs to the turns of others: the cost of making room begins when busy contexts are told to go.
             self.accounts.entry(vm).and_modify(|account| {
                 let since = account.makes_room.filter(|_| !is_forced);
                 account.makes_room = since.or(Some(now));
@@ -393,16 +393,16 @@ impl Ledger {
 /// The kind of memory that a VM gives up.
 #[derive(Clone, Copy, Debug)]
 enum Way {
-    /// Memory that it may have and does not.
+    /// Memory that the VM may hold and does not hold.
     Unused,
     /// Memory of contexts that do nothing.
     Idle,
-    /// Memory of any context, if the VM's turn is over or another has to have what is reserved for it.
+    /// Memory of any context, if the VM's turn is over or another VM needs the memory that is reserved for it.
     Busy { is_urgent: bool },
 }
 
 impl Way {
-    /// Returns whether a VM gives up something for itself in this way, if others cannot give up what it wants.
+    /// Returns whether a VM gives up this kind of memory for itself. `is_too_much` says that others cannot give up as much as it wants.
     fn is_for_itself(self, is_too_much: bool) -> bool {
         match self {
             Self::Unused => false,
@@ -412,7 +412,7 @@ impl Way {
     }
 }
 
-/// Has a VM give up to `missing` bytes in one way. Returns how many, if it is to be told something.
+/// Has a VM give up at most `missing` bytes of one kind. Returns their number, if the VM gets an order.
 fn give_up(account: &mut Account, missing: u64, way: Way, now: Nanos) -> Option<u64> {
     let held = account.state.held.min(account.may);
     let (most, forced) = match way {
@@ -421,7 +421,7 @@ fn give_up(account: &mut Account, missing: u64, way: Way, now: Nanos) -> Option<
         Way::Busy { is_urgent } if is_urgent || account.turn.is_over(now) => (account.may, true),
         Way::Busy { .. } => return None,
     };
-    // What idle contexts were to give up and do not is given up by busy ones.
+    // If idle contexts do not give up their memory in time, busy contexts give theirs up.
     let is_late =
         forced && !account.forced && account.owes() > 0 && now.saturating_sub(account.told) >= IDLE_PATIENCE;
     let most = if account.is_overdue(now) { 0 } else { most };
@@ -432,14 +432,14 @@ fn give_up(account: &mut Account, missing: u64, way: Way, now: Nanos) -> Option<
     })
 }
 
-/// The length of a turn whose beginning cost so much time, while so many others wait for its end. They come to their turns within half of `patience` if
-/// all turns are like this: the other half is for making room.
+/// Returns the length of a turn whose beginning cost so much time, while so many others wait for its end. If all turns are this long, the others get
+/// theirs within half of `patience`: the other half is for making room.
 fn turn_length(cost: Nanos, patience: Nanos, others: usize) -> Nanos {
     let most = turn_max(patience, others);
     cost.saturating_mul(TURN_FACTOR).clamp(TURN.min(most), most)
 }
 
-/// The longest turn while so many others wait.
+/// Returns the length of the longest turn while so many others wait.
 fn turn_max(patience: Nanos, others: usize) -> Nanos {
     patience / 2 / Nanos::try_from(others.max(1)).unwrap_or(Nanos::MAX)
 }

@@ -11,7 +11,7 @@ const A: usize = 0;
 const B: usize = 1;
 const C: usize = 2;
 
-/// A ledger, and what each VM was told last and has said last. VMs confirm at once what they are told, but for one that is `deaf`.
+/// A ledger, and the last order to each VM and its last report. VMs confirm orders at once, except for the VM that is `deaf`.
 #[derive(Default)]
 struct World {
     ledger: Ledger,
@@ -19,7 +19,7 @@ struct World {
     numbers: BTreeMap<usize, u64>,
     said: BTreeMap<usize, RoomState>,
     deaf: Option<usize>,
-    /// Things that VMs were told.
+    /// The number of orders to VMs.
     orders: usize,
     now: Nanos,
 }
@@ -42,7 +42,7 @@ impl World {
         self.confirm(vm);
     }
 
-    /// A VM that keeps to what it may have says what one of its contexts holds and lacks.
+    /// Has a VM that keeps to its limit report the bytes that one of its contexts holds and lacks.
     fn say(&mut self, vm: usize, held: u64, lacks: u64) {
         self.say_with(vm, held, lacks, 0);
     }
@@ -58,7 +58,7 @@ impl World {
         self.decide();
     }
 
-    /// A VM says what it has said last, and what it has heard. If it may have what it waits for, it has it.
+    /// Has a VM report its last state again, and confirm its last order. If it may hold the memory that it waits for, it holds it.
     fn confirm(&mut self, vm: usize) {
         let said = self.said.entry(vm).or_default();
         let most = self.told.get(&vm).map_or(0, |told| told.0);
@@ -68,12 +68,12 @@ impl World {
         self.ledger.hears(vm, RoomState { order: self.numbers[&vm], ..*said }, self.now);
     }
 
-    /// One context of A holds 60 bytes and does something, and another wants as many.
+    /// Reports that one busy context of A holds 60 bytes, and another wants as many.
     fn say_of_two(&mut self) {
         self.say_all(A, RoomState { held: 60, lacks: 60, ..RoomState::default() });
     }
 
-    /// The turn of A is over: its context goes, and the other gets its memory unless another VM does.
+    /// Ends the turn of A: its context goes, and A's other context gets the memory unless another VM gets it.
     fn exchange(&mut self) {
         self.say_of_two();
         if !self.told[&A].1 {
@@ -110,20 +110,20 @@ impl World {
         self.ledger.accounts[&vm].turn.end(self.now)
     }
 
-    /// A VM gets memory, and holds it.
+    /// Has a VM get memory and hold it.
     fn gets(&mut self, vm: usize, bytes: u64) {
         self.say(vm, 0, bytes);
         self.say(vm, bytes, 0);
     }
 
-    /// A gives way to B after a while: B has the 80 bytes that it waits for, and A waits for as many.
+    /// Has A give way to B after a while: B has the 80 bytes that it waits for, and A waits for as many.
     fn gives_way(&mut self, after: Nanos) {
         self.wait(after);
         self.say(A, 0, 80);
         assert_eq!(self.told[&B], may(80, false));
     }
 
-    /// The turn of B lasts for so much longer: B keeps what it may have until then, and has to give up memory of its busy context at that moment.
+    /// Checks that the turn of B lasts for so much longer: B keeps its memory until then, and then gives up memory of its busy context.
     fn turn_lasts(&mut self, length: Nanos) {
         let (most, _) = self.told[&B];
         self.wait(length - MS);
@@ -132,7 +132,7 @@ impl World {
         assert!(self.told[&B].0 < most && self.told[&B].1, "its turn goes on: {:?}", self.told);
     }
 
-    /// A has 80 bytes, and B waits for as many.
+    /// Returns a world in which A has 80 bytes, and B waits for as many.
     fn contended(reserved: [u64; 2]) -> Self {
         let mut world = world(reserved);
         world.gets(A, 80);
@@ -150,7 +150,7 @@ fn where_there_is_memory_for_all_no_vm_gives_any_up() {
     world.say(B, 0, 45);
     assert_eq!(world.told[&B], may(45, false));
     assert_eq!((world.told[&A], world.ledger.next_look(0)), (may(55, false), None));
-    // What A may have and does not is given up before anything is swapped out.
+    // A gives up what it may hold and does not before any context is swapped out.
     world.say(B, 45, 10);
     assert_eq!((world.told[&A], world.told[&B]), (may(45, false), may(55, false)));
 }
@@ -158,7 +158,7 @@ fn where_there_is_memory_for_all_no_vm_gives_any_up() {
 #[test]
 fn idle_contexts_go_at_once_and_busy_ones_when_the_turn_is_over() {
     let mut world = World::contended([0, 0]);
-    // A has not waited for another VM, so it has had its turn.
+    // A has not waited for another VM, so its turn is over.
     assert_eq!(world.told[&A], may(20, true));
     assert_eq!(world.ledger.lacks(B), 80);
     world.wait(100 * MS);
@@ -170,7 +170,7 @@ fn idle_contexts_go_at_once_and_busy_ones_when_the_turn_is_over() {
     assert_eq!(world.told[&B], may(80, false));
     world.say_with(B, 80, 0, 80);
     assert_eq!(world.told[&B], may(20, false), "it has become idle");
-    // It was not, and its turn is over.
+    // The context was not idle, and the turn of B is over.
     world.wait(IDLE_PATIENCE);
     assert_eq!(world.told[&B], may(20, true));
     world.say(B, 0, 80);
@@ -311,7 +311,7 @@ fn a_vm_is_told_nothing_new_before_it_has_confirmed_what_it_was_told_last() {
         world.wait(PATIENCE);
     }
     assert_eq!(world.orders, 1);
-    // What it says of an order before is no answer to the last one.
+    // A confirmation of an earlier order is no answer to the last one.
     world.say(B, 0, 80);
     world.say(A, 0, 0);
     assert_eq!(world.told.get(&B), None);
@@ -348,7 +348,7 @@ fn a_vm_that_does_not_give_up_what_it_waits_for_itself_keeps_others_waiting_for_
     let mut world = world([0, 0]);
     world.say(A, 0, 60);
     world.gets(B, 30);
-    // Another context wants as much as one that does not go.
+    // A second context of A wants as much as the first one holds, which does not go.
     world.say_of_two();
     world.wait(TURN);
     assert!(world.told[&A].1, "{:?}", world.told);
@@ -373,7 +373,7 @@ fn one_that_owes_something_is_asked_for_no_more_and_others_are() {
     assert_eq!((world.told[&A], world.told[&C]), (may(30, false), may(40, false)));
     world.wait(IDLE_PATIENCE);
     assert_eq!(world.told[&A], may(30, true));
-    // It gets no more time by being asked for more.
+    // A further request gives A no more time.
     world.wait(GIVE_UP_PATIENCE - SECOND);
     world.say(B, 0, 35);
     assert_eq!((world.told[&A], world.told[&C]), (may(25, true), may(40, false)));
@@ -431,7 +431,7 @@ fn vms_on_another_gpu_keep_none_waiting() {
     world.say(C, 0, 40);
     assert_eq!((world.told[&C], world.told.get(&B)), (may(55, false), None));
     world.say(C, 40, 60);
-    // One on both counts on both.
+    // A VM on both GPUs counts on both.
     world.ledger.uses(C, [(0, 100), (1, 100)]);
     world.say(C, 100, 0);
     assert!(!world.ledger.is_over_reserved(A));
@@ -472,7 +472,7 @@ fn a_turn_is_long_enough_for_ones_own_coming() {
     world.say(A, 0, 5 * GIB);
     assert_eq!(world.told[&B], may(60 * GIB, false));
     world.say(B, 60 * GIB, 0);
-    // Its own memory takes half of a minute to come.
+    // The memory of B takes half of a minute to come.
     world.turn_lasts(PATIENCE / 2);
 }
 
@@ -484,8 +484,8 @@ fn one_that_waited_has_a_turn_even_if_none_made_room_for_it() {
     assert_eq!(world.turn_end(B), world.now + TURN);
 }
 
-/// VMs that each need more than half of a GPU, and take so long to go and to come back, which counts as a part of their turns. Returns the longest time
-/// for which one has waited, and the shortest for which one has had memory.
+/// Plays VMs that each need more than half of a GPU, and take so long to go and to come back, which counts as a part of their turns. Returns the
+/// longest time for which a VM has waited, and the shortest for which a VM has had memory.
 fn waits_and_turns(weights: &[u32], copying: Nanos, back: Nanos) -> (Nanos, Nanos) {
     let mut world = World { now: 1000 * SECOND, ..World::default() };
     let mut until = BTreeMap::new();

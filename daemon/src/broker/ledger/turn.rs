@@ -4,25 +4,25 @@ use super::account::GIVE_UP_PATIENCE;
 use sched::Nanos;
 use serde::{Deserialize, Serialize};
 
-/// Time for which a turn stands still in all, in nanoseconds: as long as others have for giving little up.
+/// The longest time for which a turn stands still in all, in nanoseconds: as long as other VMs have for giving up a little memory.
 const STANDS_MAX: Nanos = GIVE_UP_PATIENCE;
 
-/// A turn, which may be over; times are in nanoseconds. It stands still while its VM waits for memory that others need not keep.
+/// A turn, which may be over; times are in nanoseconds. The turn stands still while its VM waits for memory that others do not keep.
 #[derive(Clone, Copy, Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 pub(super) struct Turn {
-    /// The time at which it began.
+    /// The time at which the turn began.
     from: Nanos,
-    /// The length without the time for which it stands still, and the length that it keeps however many others wait.
+    /// The length without the time for which the turn stands still, and the length that it keeps however many others wait.
     length: Nanos,
     least: Nanos,
-    /// The time for which it has stood still, and since when it does so again.
+    /// The time for which the turn has stood still, and the time since which it stands still again.
     stood: Nanos,
     stands_since: Option<Nanos>,
 }
 
 impl Turn {
-    /// A turn begins that has this length, and keeps `least` of it.
+    /// Returns a turn of this length that begins now. Shortening leaves it at least `least`.
     pub(super) fn begin(length: Nanos, least: Nanos, now: Nanos) -> Self {
         Self { from: now, length, least: least.min(length), ..Self::default() }
     }
@@ -46,19 +46,19 @@ impl Turn {
         self.stood.saturating_add(stands).min(STANDS_MAX)
     }
 
-    /// The turn stands still from now on, if it is not over.
+    /// Stops the turn, if it is not over.
     pub(super) fn stand_still(&mut self, now: Nanos) {
         if !self.is_over(now) {
             self.stands_since.get_or_insert(now);
         }
     }
 
-    /// The turn runs on from now on, if it stands still.
+    /// Has the turn run on from now on, if it stands still.
     pub(super) fn run_on(&mut self, now: Nanos) {
         (self.stood, self.stands_since) = (self.stood(now), None);
     }
 
-    /// The turn is no longer than this, or than its least.
+    /// Shortens the turn to `most`, but not below its least length.
     pub(super) fn shorten(&mut self, most: Nanos) {
         self.length = self.length.min(most.max(self.least));
     }
@@ -111,7 +111,7 @@ mod tests {
             turn.stand_still(BEGIN + 4 * SECOND);
             turn.shorten(most * SECOND);
             turn.run_on(BEGIN + 7 * SECOND);
-            // One that was over by then has not begun again.
+            // A turn that was over by then has not begun again.
             assert_eq!((ends(&turn, 7), turn.is_over(BEGIN + 7 * SECOND)), (length + 3, length <= 4));
         }
     }

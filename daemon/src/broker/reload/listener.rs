@@ -1,5 +1,5 @@
-//! A socket that the broker listens at. It is made at the start, and made again by the thread `reader` if its file was removed. Paths are looked at
-//! before the broker serves, after it has served, or on that thread, as a file system may stand still.
+//! A socket that the broker listens at. It is made at the start, and made again by the thread `reader` if its file was removed. Paths are looked up
+//! only before the broker serves, after it has served, or on that thread, because a file system may not answer.
 
 use super::super::upgrade::passing::PassedFile;
 use outside::{Access, SocketFile};
@@ -29,7 +29,7 @@ pub(in crate::broker) struct Kept {
 pub(in crate::broker) type Made = (usize, io::Result<Listener>);
 
 impl Kept {
-    /// Returns the state that the next program needs to know of it.
+    /// Returns the state of the file that the next program needs.
     pub(in crate::broker) fn passed(&self) -> PassedFile {
         let (path, identity) = (self.file.path().to_owned(), self.file.identity());
         PassedFile { path, identity, mode: self.access.mode, group: self.access.group }
@@ -42,7 +42,7 @@ impl Kept {
 }
 
 impl Listener {
-    /// Listens at a path for the peers that `access` admits. A socket that no process serves any more is replaced.
+    /// Listens at a path for the peers that `access` admits. A socket file that no process serves any more is replaced.
     pub(in crate::broker) fn at(path: &Path, access: Access) -> io::Result<Self> {
         let named = |error: &dyn std::fmt::Display| io::Error::other(format!("{}: {error}", path.display()));
         let listener = outside::listen(path, access).map_err(|error| named(&error))?;

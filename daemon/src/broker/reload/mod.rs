@@ -1,5 +1,5 @@
-//! The configuration file read again: `reader` reads and checks it, `plan` lists the changes, and `told` is the report to an operator. Knows no
-//! processes: the changes are carried out in `vms`. `listener` has the sockets of the broker itself, which are looked after then.
+//! Reads the configuration file again: `reader` reads and checks it, `plan` lists the changes, and `told` is the report to an operator. This module
+//! knows no processes: `vms` carries out the changes. `listener` has the sockets of the broker itself, which `reader` also checks.
 //!
 //! No GPU that a guest uses ends because a file was read again, unless an operator says so (`reload --now`).
 
@@ -32,11 +32,11 @@ pub struct Reloaded {
     /// VMs in use whose GPU the file's changes would end: these take effect when their frontends have disconnected.
     #[serde(default)]
     pub pending: Vec<String>,
-    /// A sentence for each thing that the file says and that does not hold yet, with the remedy.
+    /// A sentence for each setting of the file that is not in force yet, with the remedy.
     pub notes: Vec<String>,
 }
 
-/// The operator that asked for a reading and waits for its result. There is no peer if SIGHUP asked.
+/// The operator who asked for a reading and waits for its result. If SIGHUP asked, no peer waits.
 #[derive(Clone, Copy, Debug)]
 pub(in crate::broker) struct Asker<P> {
     pub(in crate::broker) peer: Option<P>,
@@ -46,14 +46,14 @@ pub(in crate::broker) struct Asker<P> {
 /// The way in which an operator wants a file to be taken over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(in crate::broker) struct How {
-    /// The broker also makes changes that end the GPU of a VM in use, and takes a file that names no VM, which else may be half-written, or a wrong
-    /// one.
+    /// The broker also makes changes that end the GPU of a VM in use, and accepts a file that names no VM, which might otherwise be half-written or
+    /// the wrong file.
     pub(in crate::broker) now: bool,
-    /// The operator wants to know the changes, and none is made.
+    /// The operator wants to know the changes, and the broker makes none.
     pub(in crate::broker) dry_run: bool,
 }
 
-/// Returns why a file that names no VM any more is not taken over, unless an operator says that this is meant.
+/// Returns why a file that names no VM any more is not accepted, unless an operator confirms it.
 pub(in crate::broker) fn doubt(old: &Settings, new: &Settings) -> Option<String> {
     let served: Vec<_> = old.vms.iter().map(|vm| vm.name.as_str()).collect();
     (new.vms.is_empty() && !served.is_empty()).then(|| {
@@ -67,7 +67,7 @@ pub(in crate::broker) fn doubt(old: &Settings, new: &Settings) -> Option<String>
 /// The command that also makes changes which end GPUs of VMs in use.
 const NOW: &str = "vhost-user-vulkan reload --now";
 
-/// The counts, on one line; that of VMs which wait if some do.
+/// The counts, on one line. The count of VMs with waiting changes is shown if it is not zero.
 impl fmt::Display for Reloaded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { added, removed, changed, restarted, unchanged, pending, notes: _ } = self;

@@ -4,8 +4,8 @@ use super::super::settings::{Settings, VmSettings};
 use super::plan::{Action, Pending, merged, plan, sparing};
 use crate::options::Quotas;
 
-/// Checks the plan from one configuration to another: carried out on the first it gives the second, and it has no more actions for a VM than the VM's
-/// difference demands.
+/// Checks the plan from one configuration to another: carried out on the first it results in the second, and it has only the actions for a VM that
+/// the VM's differences require.
 pub(in crate::broker) fn check(old: &Settings, new: &Settings) {
     let actions = plan(old, new);
     assert_eq!(actions.is_empty(), old == new, "{actions:?}");
@@ -46,7 +46,7 @@ fn check_spared(old: &Settings, new: &Settings, is_used: &dyn Fn(&str) -> bool) 
     assert_eq!(holds, merged(old, new.clone(), &[]), "{actions:?}");
 }
 
-/// The actions that do not hold when a plan was carried out.
+/// The actions that are still to come after a plan was carried out.
 fn later(actions: &[Action]) -> Vec<Action> {
     let waits = |action: &&Action| matches!(action, Action::NextBroker(_) | Action::Postpone(..));
     actions.iter().filter(waits).cloned().collect()

@@ -1,18 +1,18 @@
-//! The plan: the changes of a new configuration, as a list of actions. It follows from the old and the new one, and from which VMs are in use.
+//! The plan: the changes of a new configuration, as a list of actions. It follows from the old and the new one, and from the VMs in use.
 
 use super::super::settings::share::Policy;
 use super::super::settings::{Settings, VmSettings};
 use sched::{Class, Share};
 use serde::{Deserialize, Serialize};
 
-/// One thing to do, so that the settings of the new file hold.
+/// One action that puts settings of the new file into force.
 #[derive(Clone, Debug, PartialEq)]
 pub(in crate::broker) enum Action {
     /// VMs share a GPU by another policy.
     Policy(Policy),
     /// Another part of a GPU's time may be left unused.
     Anticipation(Option<f64>),
-    /// This key before the tables holds when the broker is started again, and not before.
+    /// This key before the tables takes effect only when the broker is started again.
     NextBroker(&'static str),
     /// A new VM.
     Add(VmSettings),
@@ -22,9 +22,9 @@ pub(in crate::broker) enum Action {
     Reshare(String, Reshare),
     /// A VM needs a new device process, since these keys have changed.
     Replace(VmSettings, Reshare, Vec<String>),
-    /// A VM has another part of the amounts for all VMs (these keys) from the next start of its device process.
+    /// A VM gets another part of the amounts for all VMs (these keys) from the next start of its device process.
     NextProcess(VmSettings, Vec<String>),
-    /// A VM in use would lose its GPU: this is done when its frontend has disconnected.
+    /// A VM in use would lose its GPU: the change is made when the VM's frontend has disconnected.
     Postpone(String, Pending),
 }
 
@@ -37,7 +37,7 @@ pub(in crate::broker) enum Pending {
     Remove,
 }
 
-/// The keys of a VM's share that the file changes. An operator's changes stay where the file says the same as before.
+/// The keys of a VM's share that the file changes. An operator's changes stay for the keys that the file leaves as before.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub(in crate::broker) struct Reshare {
     weight: Option<u32>,
@@ -54,7 +54,7 @@ impl Reshare {
         }
     }
 
-    /// Returns the new share for one that an operator may have set.
+    /// Returns the new share, given the present one, which an operator may have set.
     pub(in crate::broker) fn apply(&self, share: Share) -> Share {
         Share {
             weight: self.weight.unwrap_or(share.weight),
@@ -68,8 +68,8 @@ impl Reshare {
     }
 }
 
-/// Returns the actions that make `new` hold instead of `old`. VMs are in the order of their names in both. A VM without an action notices nothing;
-/// one has at most [`Action::Reshare`] and [`Action::NextProcess`], or one of the others.
+/// Returns the actions that make `new` hold instead of `old`. VMs are in the order of their names in both. A VM without an action notices nothing. A
+/// VM has at most [`Action::Reshare`] and [`Action::NextProcess`], or one other action.
 pub(in crate::broker) fn plan(old: &Settings, new: &Settings) -> Vec<Action> {
     let mut actions = Vec::new();
     if old.policy != new.policy {
@@ -134,7 +134,7 @@ pub(in crate::broker) fn merged(old: &Settings, new: Settings, actions: &[Action
     merged
 }
 
-/// Returns the actions for a VM that is in both.
+/// Returns the actions for a VM that is in both configurations.
 fn changes(old: &VmSettings, new: &VmSettings) -> Vec<Action> {
     let reshare = Reshare::between(&old.share, &new.share);
     let keys = differing_keys(&old.written, &new.written);
@@ -150,7 +150,7 @@ fn changes(old: &VmSettings, new: &VmSettings) -> Vec<Action> {
     reshare.into_iter().chain(parts).collect()
 }
 
-/// Returns the keys whose values are not the same, or in another order, in both lists of `KEY=VALUE`.
+/// Returns the keys whose values, or the order of them, differ between the two lists of `KEY=VALUE`.
 fn differing_keys(old: &[String], new: &[String]) -> Vec<String> {
     fn key(written: &str) -> &str {
         written.split('=').next().unwrap_or_default()

@@ -1,4 +1,4 @@
-//! Each way in which one configuration can differ from another.
+//! Tests of each way in which one configuration can differ from another.
 
 use super::super::settings::share::Policy;
 use super::super::settings::{MetricsAddress, Settings, VmSettings};
@@ -142,7 +142,7 @@ fn another_part_of_what_there_is_for_all_waits_for_the_next_device_process() {
     let keys = vec!["device-memory".to_owned()];
     let actions = after(|new| new.vms[1] = changed.clone());
     assert_eq!(actions, [Action::NextProcess(changed.clone(), keys.clone())]);
-    // The change of the share does not wait for the other.
+    // The change of the share does not wait for the other change.
     let share = Share { weight: 1, ..changed.share };
     let both = VmSettings { share, ..changed };
     let actions = after(|new| new.vms[1] = both.clone());

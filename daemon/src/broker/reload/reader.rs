@@ -1,5 +1,5 @@
-//! The thread that reads the configuration file again, and makes sockets again whose files were removed: a file system may take any time, and the
-//! broker does not wait for it.
+//! The thread that reads the configuration file again, and makes sockets again whose files were removed. A file system may take any time, and the
+//! broker does not wait for the file system.
 
 use super::super::settings::{Problems, Settings, VmsFile};
 use super::listener::{Kept, Made, made_again};
@@ -32,7 +32,7 @@ pub(in crate::broker) struct Reading {
 }
 
 impl<P> Reader<P> {
-    /// Starts the thread, which reads `file` and looks whether `sockets` are there. `epoll` reports under `token` that it has done so.
+    /// Starts the thread, which reads `file` and checks whether the files of `sockets` exist. `epoll` reports under `token` that a reading has ended.
     ///
     /// # Errors
     ///
@@ -49,7 +49,7 @@ impl<P> Reader<P> {
         let (done, read) = unbounded();
         std::thread::Builder::new().name(THREAD.into()).spawn(move || {
             for () in requests {
-                // Sockets first: the answer to an asker finds them there.
+                // Sockets come first, so that they exist when an asker gets the answer.
                 let made = made_again(&mut sockets);
                 if done.send(Reading { made, settings: file.read() }).is_err() {
                     break;
@@ -60,7 +60,7 @@ impl<P> Reader<P> {
         Ok(Self { wanted, read, current: None, next: None, _listener: listener })
     }
 
-    /// Has the file read, and notes the peer that wants the result. Requests during a reading are met by one more reading after it.
+    /// Has the file read, and notes the peer that wants the result. Requests during a reading are answered by one more reading after it.
     pub(in crate::broker) fn ask(&mut self, who: P) {
         if self.current.is_none() {
             self.begin();
@@ -70,7 +70,7 @@ impl<P> Reader<P> {
         }
     }
 
-    /// Returns whether a peer waits for the result of a reading, or will.
+    /// Returns whether a reading is under way.
     pub(in crate::broker) fn is_reading(&self) -> bool {
         self.current.is_some()
     }
@@ -86,7 +86,7 @@ impl<P> Reader<P> {
     }
 
     fn begin(&self) {
-        // The thread ends after this value.
+        // The thread ends after this sender, so sending succeeds.
         let _ = self.wanted.send(());
     }
 }

@@ -1,15 +1,15 @@
-//! The words in which an operator hears of a plan, the same before it is carried out and after that.
+//! The words that describe a plan to an operator, the same before and after it is carried out.
 
 use super::super::settings::VmSettings;
 use super::plan::{Action, Pending};
 use super::{NOW, Reloaded};
 
-/// A VM, and the keys that it goes on having as before until its next device process.
+/// A VM, and the keys whose earlier values it keeps until its next device process.
 type Later = (String, Vec<String>);
 
 impl Reloaded {
-    /// Returns the report of these actions, which lead to `vms`. `divided`: VMs without limits of their own get other parts of the control group from
-    /// the next start of their device processes.
+    /// Returns the report of these actions, which lead to `vms`. With `divided`, VMs without limits of their own get other parts of the control group
+    /// from the next start of their device processes.
     pub(in crate::broker) fn of(actions: &[Action], vms: &[VmSettings], divided: bool) -> Self {
         let (mut told, mut later) = (Self::default(), Vec::new());
         actions.iter().for_each(|action| told.hear(action, &mut later));
@@ -54,7 +54,7 @@ fn what(pending: &Pending) -> String {
     }
 }
 
-/// The keys of a VM's control group that it goes on having as before, if it notices nothing.
+/// The keys of the control group whose earlier values a VM keeps, if it notices nothing.
 fn keeps_its_group(vm: &VmSettings, told: &Reloaded) -> Option<Later> {
     let own = vm.options.quotas.group_limits();
     let keys = [("max-tasks", own.tasks), ("worker-memory", own.memory)];

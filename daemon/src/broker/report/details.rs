@@ -5,7 +5,7 @@ use super::table;
 use outside::{Bytes, lines_for_terminal};
 use std::fmt::Write;
 
-/// The lines of a VM. `status` has its GPUs, and tells the daemon's version.
+/// Returns the lines of a VM. `status` has the VM's GPUs and the daemon's version.
 #[must_use]
 pub(in crate::broker) fn details(status: &Status, vm: &VmStatus) -> String {
     let mut text = String::from("\n");
@@ -16,7 +16,7 @@ pub(in crate::broker) fn details(status: &Status, vm: &VmStatus) -> String {
     table::of_vm(status, vm) + &lines_for_terminal(&text)
 }
 
-/// The facts about a VM, each under a heading.
+/// Returns the facts about a VM, each with a heading.
 fn facts(status: &Status, vm: &VmStatus) -> Vec<(&'static str, String)> {
     let process = vm.pid.map(|pid| format!(", device process {pid}")).unwrap_or_default();
     let mut facts = vec![("state", format!("{}{process}", vm.state)), ("socket", vm.socket_path.clone())];

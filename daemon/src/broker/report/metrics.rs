@@ -9,7 +9,7 @@ use prometheus_client::metrics::gauge::ConstGauge;
 use prometheus_client::registry::{Registry, Unit};
 use std::fmt;
 
-/// All metrics of a moment.
+/// Returns all metrics of the moment of `status`.
 pub(in crate::broker) fn text(status: &Status) -> String {
     let mut registry = Registry::with_prefix("vhost_user_vulkan");
     registry.register_collector(Box::new(Moment(status.clone())));

@@ -1,17 +1,17 @@
-//! The status that an operator is told: every GPU, VM and context, and their usage.
+//! The status that an operator gets: every GPU, VM and context, and their usage.
 
 use crate::ipc::InForce;
 use serde::{Deserialize, Serialize};
 use std::fmt;
 
-/// The number of the form that a status has. It rises when an existing value gets another name, meaning or unit, or goes away; it does not rise for a
+/// The number of the form that a status has. The number rises when an existing value gets another name, meaning or unit, or goes away, but not for a
 /// new value.
 pub(in crate::broker) const FORM: u32 = 1;
 
-/// Everything at one moment.
+/// The status at one moment.
 #[derive(Clone, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Status {
-    /// The number of the form of this, 1; 0 if the broker is an older one.
+    /// The number of the form of this status, 1; 0 if the broker is an older one.
     #[serde(default)]
     pub form: u32,
     /// The version of the daemon that answers; empty if it is an older one.
@@ -36,7 +36,7 @@ impl Status {
     ///
     /// # Errors
     ///
-    /// There is none; which there are.
+    /// No VM has this name; the error names all VMs.
     pub(in crate::broker) fn vm(&self, name: &str) -> Result<&VmStatus, String> {
         let names = || self.vms.iter().map(|vm| vm.name.as_str()).collect::<Vec<_>>().join(", ");
         let found = self.vms.iter().find(|vm| vm.name == name);
@@ -49,8 +49,8 @@ impl Status {
         Self { vms: vec![vm.clone()], gpus, ..self.clone() }
     }
 
-    /// Returns the bytes of a GPU's memory that VMs hold, unless one of them is on other GPUs as well: memory belongs to a process, and not to a
-    /// GPU of it.
+    /// Returns the bytes of a GPU's memory that VMs hold. Returns none if one of these VMs is on other GPUs too: memory is counted for a process, not
+    /// for each of its GPUs.
     #[must_use]
     pub fn held_on(&self, gpu: &GpuStatus) -> Option<u64> {
         let mut on_it = self.vms.iter().filter(|vm| vm.is_on(gpu));
@@ -70,20 +70,20 @@ pub struct GpuStatus {
     /// The name and the version of its driver; empty if the broker is an older one.
     #[serde(default)]
     pub driver: String,
-    /// Part of the last second in which it computed for VMs, from 0.
+    /// The part of the last second in which the GPU computed for VMs, from 0.
     pub utilisation: f64,
-    /// Bytes of its own memory.
+    /// Bytes of the GPU's own memory.
     pub device_memory: u64,
-    /// Bytes of it that its VMs may hold together, used or not: the sum of their bounds, where one without a bound has all of it.
+    /// Bytes of this memory that the GPU's VMs may hold together, used or not: the sum of their bounds. A VM without a bound has all of it.
     pub device_memory_promised: u64,
-    /// Bytes of it that are promised to no VM.
+    /// Bytes of this memory that are promised to no VM.
     pub device_memory_free: u64,
-    /// The sum of the weights of its VMs.
+    /// The sum of the weights of the GPU's VMs.
     pub weights: u64,
-    /// An operator has drained it: contexts begin on it only where their VM has no other GPU.
+    /// An operator has drained the GPU: a context begins on it only if its VM has no other GPU.
     #[serde(default)]
     pub drained: bool,
-    /// The numbers of its VMs by state. A VM whose GPU is not known yet counts on every GPU, here and in the sums.
+    /// The numbers of the GPU's VMs by state. A VM whose GPU is not known yet counts on every GPU, here and in the sums.
     pub vms: VmCounts,
 }
 
@@ -96,7 +96,7 @@ pub struct VmCounts {
     pub waiting: u64,
     /// VMs to which a VMM is connected.
     pub connected: u64,
-    /// VMs whose device process is to end.
+    /// VMs whose device process was told to end.
     pub ending: u64,
     /// VMs whose device process has ended.
     pub ended: u64,
@@ -121,7 +121,7 @@ impl VmCounts {
 pub struct VmStatus {
     /// The VM's name.
     pub name: String,
-    /// `starting`, `waiting` (for its VMM), `connected`, `ending` (as its file wants), or `ended` (and started again soon).
+    /// `starting`, `waiting` (for its VMM), `connected`, `ending` (as its file demands), or `ended` (and started again soon).
     pub state: String,
     /// The socket at which its VMM connects.
     pub socket_path: String,
@@ -133,22 +133,22 @@ pub struct VmStatus {
     pub weight: u32,
     /// `normal`, `latency` or `background`.
     pub class: String,
-    /// The most of a GPU that it gets, from 0 to 1, if there is a bound; where its GPUs have different bounds, the least.
+    /// The most of a GPU that the VM gets, from 0 to 1, if it has a bound; the least bound if its GPUs have different ones.
     pub ceiling: Option<f64>,
-    /// Part of the last second of its GPUs: more than 1 if it used several.
+    /// The part of the last second that the VM used of its GPUs: more than 1 if it used several.
     pub share: f64,
     /// The resources that the VM has used, on all of its GPUs.
     pub used: Used,
-    /// The most of the GPU's memory that the VM may hold, in bytes, if there is a bound but the GPU's and it is known yet.
+    /// The most of the GPU's memory that the VM may hold, in bytes, if it has a bound other than the GPU's memory and the bound is known yet.
     #[serde(default)]
     pub device_memory_limit: Option<u64>,
-    /// Bytes of the GPU's memory that the VM may hold now, if there is `gpu-memory` and its device process is ready.
+    /// Bytes of the GPU's memory that the VM may hold now, if `gpu-memory` is set and the device process is ready.
     #[serde(default)]
     pub device_memory_allowed: Option<u64>,
-    /// Bytes of the GPU's memory that the VM waits for, as VMs are promised more than there is.
+    /// Bytes of the GPU's memory that the VM waits for, because VMs are promised more memory than the GPU has.
     #[serde(default)]
     pub device_memory_awaited: u64,
-    /// The most of the host's memory that the VM may share with GPUs, in bytes, if there is a bound and it is known yet.
+    /// The most of the host's memory that the VM may share with GPUs, in bytes, if it has a bound and the bound is known yet.
     #[serde(default)]
     pub host_memory_limit: Option<u64>,
     /// Submissions that could run now and are held back.
@@ -156,19 +156,19 @@ pub struct VmStatus {
     pub queued: u32,
     /// Processor time of its device processes, in seconds.
     pub device_cpu_seconds: f64,
-    /// Times its device process was started again.
+    /// The number of times that its device process was started again.
     pub restarts: u64,
     /// The part of the file that takes effect for the VM when its VMM has disconnected, if there is one.
     #[serde(default)]
     pub pending: Option<PendingStatus>,
-    /// The options that its tables or its command line give it, as `KEY=VALUE`; the others have their defaults.
+    /// The options that the VM's tables or command line set, as `KEY=VALUE`; the other options have their defaults.
     #[serde(default)]
     pub options: Vec<String>,
-    /// The settings that its device process came to at its start, if there is one and it is ready.
+    /// The settings that the device process reported at its start, if the VM has a device process that is ready.
     #[serde(default)]
     pub in_force: Option<InForce>,
-    /// The files that its device process depends on and that were replaced, in words: its GPU's driver, its socket. It has to be started anew for
-    /// the new ones.
+    /// The replaced files that the device process depends on, in words: its GPU's driver, its socket. The process has to be started anew to use the
+    /// new files.
     #[serde(default)]
     pub replaced: Vec<String>,
     /// Contexts that were ended.
@@ -176,7 +176,7 @@ pub struct VmStatus {
     /// Contexts that were given another worker.
     #[serde(default)]
     pub context_restarts: RestartCounts,
-    /// Contexts whose workers died by themselves and that went on with others.
+    /// Contexts whose workers died by themselves, and which went on with other workers.
     #[serde(default)]
     pub context_recoveries: u64,
     /// The VM's contexts, by number.
@@ -197,7 +197,7 @@ impl VmStatus {
 pub enum PendingStatus {
     /// The VM gets a new device process.
     Restart {
-        /// The keys that have changed for it in the file.
+        /// The keys that have changed for the VM in the file.
         keys: Vec<String>,
     },
     /// The VM is removed, as the file does not name it any more.
@@ -218,15 +218,15 @@ impl fmt::Display for PendingStatus {
 pub struct VmGpuStatus {
     /// The GPU's UUID, as in [`GpuStatus::uuid`].
     pub uuid: String,
-    /// The most of it that the VM gets, from 0 to 1, if there is a bound.
+    /// The most of the GPU that the VM gets, from 0 to 1, if the VM has a bound.
     pub ceiling: Option<f64>,
-    /// Part of its last second.
+    /// The part of the last second that the VM used of the GPU.
     pub share: f64,
-    /// Seconds of it, computing.
+    /// Seconds for which the GPU computed for the VM.
     pub gpu_seconds: f64,
-    /// Seconds of its queues that copy.
+    /// Seconds for which the GPU's copy queues worked for the VM.
     pub copy_seconds: f64,
-    /// Seconds in which there was work for it and none of the work in the driver.
+    /// Seconds in which the VM had work for the GPU and none of this work was in the driver.
     pub waiting_seconds: f64,
     /// Submissions that are complete.
     pub submissions: u64,
@@ -241,7 +241,7 @@ pub struct ContextStatus {
     pub name: String,
     /// `idle`, `waiting` (held back), `running`, `alone` (runs without asking), `swapped out`, or `awaits memory` (to come back).
     pub state: String,
-    /// Part of the last second of the GPUs: more than 1 if it used several.
+    /// The part of the last second that the context used of the GPUs: more than 1 if it used several.
     pub share: f64,
     /// The resources that the context has used, on all of the GPUs.
     pub used: Used,
@@ -251,7 +251,7 @@ pub struct ContextStatus {
     /// `yes` if `restart` can give it another worker, or the reason why not; empty if that is not known yet.
     #[serde(default)]
     pub movable: String,
-    /// The context would survive the death of its worker now.
+    /// The context would now survive the death of its worker.
     #[serde(default)]
     pub recoverable: bool,
     /// The GPUs that it is on, as in [`GpuStatus::uuid`].
@@ -262,11 +262,11 @@ pub struct ContextStatus {
 /// The resources that a VM or a context has used since it began, and the memory that it holds.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct Used {
-    /// Seconds of the GPU, computing.
+    /// Seconds for which the GPU computed.
     pub gpu_seconds: f64,
-    /// Seconds of the GPU's queues that copy.
+    /// Seconds for which the GPU's copy queues worked.
     pub copy_seconds: f64,
-    /// Seconds in which it had work and none of it was on the GPU.
+    /// Seconds in which the VM or context had work and none of it was on the GPU.
     pub waiting_seconds: f64,
     /// Processor time of its workers, in seconds.
     pub cpu_seconds: f64,
@@ -281,7 +281,7 @@ pub struct Used {
 /// Contexts that were ended, by the reason.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct KillCounts {
-    /// Contexts that an operator wanted ended.
+    /// Contexts that an operator ended.
     pub operator: u64,
     /// Contexts with a submission that ran for too long.
     pub hung: u64,
@@ -291,19 +291,19 @@ pub struct KillCounts {
     pub refused: u64,
 }
 
-/// Restarts of contexts that operators wanted.
+/// Restarts of contexts that operators asked for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 pub struct RestartCounts {
     /// Contexts that were given another worker.
     pub done: u64,
     /// Contexts that stayed with their worker, or ended.
     pub failed: u64,
-    /// Seconds for which the last one was paused, if there was one.
+    /// Seconds for which the last restarted context was paused, if one was restarted.
     pub last_pause_seconds: Option<f64>,
 }
 
 impl KillCounts {
-    /// All of them.
+    /// Returns the number of all ended contexts.
     #[must_use]
     pub fn sum(&self) -> u64 {
         self.operator + self.hung + self.lost + self.refused

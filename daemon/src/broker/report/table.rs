@@ -63,7 +63,7 @@ fn context_row(status: &Status, vm: &VmStatus, context: &ContextStatus) -> Row {
     let none = String::new;
     let words = [name, context.state.clone(), none(), none(), percent(context.share)];
     let mut row = row(words, &context.used, context.used.cpu_seconds, none());
-    // Where there is a choice.
+    // The GPU is shown if the VM has several.
     if vm.gpus.len() > 1 {
         let all = status.gpus.iter().filter(|gpu| context.gpus.contains(&gpu.uuid));
         let all: Vec<_> = all.map(|gpu| label(status, gpu)).collect();
@@ -115,7 +115,7 @@ fn gpu_row(status: &Status, gpu: &GpuStatus) -> Row {
     if alone { row } else { without_processes(row) }
 }
 
-/// The memory of a GPU: held, all of it, and the part that VMs do not hold or may not hold.
+/// Returns the memory of a GPU in words: the held part, all of it, and the part that VMs do not hold or may not hold.
 pub(super) fn memory(status: &Status, gpu: &GpuStatus) -> String {
     let (all, unpromised) = (Bytes(gpu.device_memory), Bytes(gpu.device_memory_free));
     match status.held_on(gpu) {

@@ -1,10 +1,10 @@
-//! Memory for all VMs together, and the part of each.
+//! The memory for all VMs together, and the part of each VM.
 
 use super::problem::Problem;
 use config::Amount;
 
-/// Returns the part of `total` that each VM gets, given the parts that some have of their own: those without share the rest equally. The bytes of a
-/// percentage of a GPU are not known here, so either all amounts are percentages or none is.
+/// Returns the part of `total` that each VM gets, given the parts that some VMs have of their own: VMs without one share the rest equally. The bytes
+/// of a percentage of a GPU are not known here, so either all amounts are percentages or none is.
 pub(super) fn share_out(
     key: &str,
     total: Amount,
@@ -40,7 +40,7 @@ fn unlike(own: &str, all: &str) -> String {
     format!("{own} cannot be compared with {all} for all VMs: write both as percentages, or neither")
 }
 
-/// The unit of an amount, whose number stands for itself.
+/// The unit of an amount, without its number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Unit {
     Bytes,
@@ -62,7 +62,7 @@ impl Unit {
         }
     }
 
-    /// The least that a VM without memory of its own may get: 1 MiB, or 1%. If there is less, nothing is left for it.
+    /// The least that a VM without memory of its own may get: 1 MiB, or 1%. If the part is smaller, nothing is left for this VM.
     fn least(self) -> u64 {
         match self {
             Self::Bytes => 1 << 20,

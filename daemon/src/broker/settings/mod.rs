@@ -1,5 +1,5 @@
-//! The configuration file: several VMs and how they share, as `docs/sharing.md` documents it. All of it is checked before anything is
-//! started, and everything that is wrong is said, each with its line, its table and its key (`problem`).
+//! The configuration file: several VMs and how they share, as `docs/sharing.md` documents it. The whole file is checked before any process is
+//! started. All mistakes are reported, each with its line, its table and its key (`problem`).
 
 mod memory;
 mod options;
@@ -38,24 +38,24 @@ use toml::de::DeTable;
 use toml::{Table, Value};
 use unknown::unknown;
 
-/// The whole file.
+/// The settings of the whole file.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub struct Settings {
     /// The policy by which VMs share a GPU.
     pub policy: Policy,
-    /// Part of a GPU's time that may be left unused at most to wait for VMs that submit again at once; if none, the scheduler's default.
+    /// The most of a GPU's time that may be left unused to wait for VMs that submit again at once; if none, the scheduler's default.
     pub anticipation: Option<f64>,
-    /// The path of the socket at which an operator asks and commands.
+    /// The path of the control socket.
     pub control_socket: PathBuf,
-    /// The number of the group whose members may do so, beside the daemon's user.
+    /// The number of the group whose members may use the control socket, beside the daemon's user.
     pub control_socket_group: Option<u32>,
-    /// The address at which metrics can be had, if anywhere.
+    /// The address at which metrics are served, if any.
     pub metrics: Option<MetricsAddress>,
     /// The file that gets a line for each completed piece of work, if any.
     pub log_grants: Option<PathBuf>,
     /// The choice of whether the control group that the broker was started in is divided among VMs.
     pub cgroup: CgroupMode,
-    /// The memory of GPUs, where VMs are promised more of it than there is.
+    /// The settings about memory of GPUs of which VMs are promised more than exists.
     pub room: RoomSettings,
     /// The VMs, by name.
     pub vms: Vec<VmSettings>,
@@ -69,20 +69,20 @@ pub struct VmSettings {
     pub name: String,
     /// The VM's part of the GPU.
     pub share: Share,
-    /// The VM's options: those of its table and that of the defaults, and its part of what there is for all VMs.
+    /// The VM's options: those of its table and of the table of defaults, and its part of the amounts for all VMs.
     pub options: VmOptions,
-    /// The options of its tables as `KEY=VALUE`, by their keys.
+    /// The options of the VM's table and of the defaults as `KEY=VALUE`, by their keys.
     pub written: Vec<String>,
-    /// The VM's part of what there is for all VMs, as `KEY=VALUE`.
+    /// The VM's part of the amounts for all VMs, as `KEY=VALUE`.
     pub parts: Vec<String>,
-    /// Paths that no two VMs can have, without links and `..`: its socket first.
+    /// The VM's paths that no two VMs can share, without links and `..`: the socket comes first.
     pub own_paths: Vec<PathBuf>,
-    /// Bytes of its GPUs' memory that it is never asked to give up.
+    /// Bytes of its GPUs' memory that the VM is never asked to give up.
     pub reserved_memory: u64,
 }
 
-/// The form in which the settings of a VM are passed on to another program. That one reads the options itself, with its own defaults and bounds. An
-/// option that it cannot read has its default until the file is read again. That happens next, and reports the mistake.
+/// The form in which the settings of a VM are passed on to another program. That program reads the options itself, with its own defaults and bounds.
+/// An option that it cannot read has its default until the program reads the file again. This comes next, and reports the mistake.
 #[derive(Serialize, Deserialize)]
 struct PassedSettings {
     name: String,
@@ -110,13 +110,13 @@ impl From<PassedSettings> for VmSettings {
 }
 
 impl VmSettings {
-    /// Returns the same with the options that are written, as another program reads them.
+    /// Returns these settings with the options read from `written`, as another program reads them.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(super) fn read_anew(self) -> Self {
         PassedSettings::from(self).into()
     }
 
-    /// The time for which a submission of the VM may run while others wait, on a GPU that is a software driver or not.
+    /// The time for which a submission of the VM may run while others wait, on a GPU that is a software driver (`software`) or is not.
     pub fn contended(&self, software: bool) -> Duration {
         self.options.hangs.limits(software).max_submit_time_contended
     }
@@ -127,7 +127,7 @@ impl VmSettings {
         self.options.quotas.max_contexts.unwrap_or(DeviceLimits::default().contexts)
     }
 
-    /// The name of its table, as its heading has it.
+    /// The name of the VM's table, as in its heading.
     #[must_use]
     pub fn table(&self) -> String {
         table_of_vm(&self.name)
@@ -140,7 +140,7 @@ impl VmSettings {
     }
 }
 
-/// A configuration file, and what is needed to read it, now or again.
+/// A configuration file, with the log level that is needed to read it, now or again.
 #[derive(Clone, Debug)]
 pub struct VmsFile {
     path: PathBuf,
@@ -164,7 +164,7 @@ impl VmsFile {
     ///
     /// # Errors
     ///
-    /// It cannot be read, is no regular file or has more than 4 MiB, or something in it is wrong.
+    /// The file cannot be read, is no regular file, has more than 4 MiB, or has mistakes.
     pub fn read(&self) -> Result<Settings, Problems> {
         let settings = self.text().and_then(|text| Settings::parse(&text, self.level));
         settings.map_err(|problems| problems.in_file(&self.path))
@@ -177,7 +177,7 @@ impl VmsFile {
     }
 }
 
-/// Most bytes of the file: of 256 VMs each may say as much as fills several pages.
+/// The most bytes of the file: each of 256 VMs may fill several pages of text.
 const FILE_BYTES: u64 = 4 << 20;
 
 /// The address at which metrics are served, to this machine only.
@@ -224,7 +224,7 @@ const TOP_KEYS: &[&str] = &[
 ];
 /// Keys of a VM that are no options of its device process.
 const SHARE_KEYS: &[&str] = &["ceiling", "class", "reserved-memory", "weight"];
-/// Options whose value no two VMs can have.
+/// Options whose values no two VMs can share.
 const OWN_PATHS: &[&str] = &["socket-path", "state-dir"];
 const NAME_BYTES: usize = 63;
 /// The reason why a VM cannot have a name.
@@ -250,7 +250,7 @@ impl Settings {
         found.none_or(settings, &Places::new(text, placed.get_ref()))
     }
 
-    /// Returns what the file says. What is wrong is left out, and `found`.
+    /// Returns the settings of the file. Mistakes are left out, and added to `found`.
     fn of_file(file: &Table, level: LevelFilter, found: &mut Found) -> Self {
         let unknown_keys = file.keys().filter(|key| !TOP_KEYS.contains(&key.as_str()));
         found.extend(unknown_keys.map(|key| Problem::of_key("", key, unknown(key, TOP_KEYS))));
@@ -278,7 +278,7 @@ impl Settings {
         settings
     }
 
-    /// Returns the options of a VM, with those that follow from what the file says of all VMs.
+    /// Returns the options of a VM, with those that follow from the file's settings for all VMs.
     #[must_use]
     pub fn options(&self, vm: &VmSettings) -> VmOptions {
         let mut options = vm.options.clone();
@@ -288,7 +288,7 @@ impl Settings {
         options
     }
 
-    /// Returns what the device process of a VM is started with, which has this control group.
+    /// Returns the message that starts the device process of a VM which has this control group.
     pub(super) fn start(&self, vm: &VmSettings, group: Option<VmGroup>, follows: bool) -> Start {
         Start { options: self.options(vm), awaits_room: self.room.gpu_memory.is_some(), group, follows }
     }
@@ -300,7 +300,7 @@ impl Settings {
         own.chain(&vm.parts).cloned().chain(follows).collect()
     }
 
-    /// Puts a VM in the place of the one with its name, or among the others by its name.
+    /// Replaces the VM of the same name by this one, or else inserts it in the order of names.
     pub(super) fn put(&mut self, vm: VmSettings) {
         match self.vms.iter_mut().find(|before| before.name == vm.name) {
             Some(before) => *before = vm,
@@ -308,12 +308,12 @@ impl Settings {
         }
     }
 
-    /// Takes the VM of this name out.
+    /// Removes the VM of this name.
     pub(super) fn take_out(&mut self, name: &str) {
         self.vms.retain(|vm| vm.name != name);
     }
 
-    /// Checks that our own sockets are nobody else's.
+    /// Checks that the broker's own sockets differ from each other and from those of VMs.
     fn check_own_sockets(&self, file: &Table) -> Vec<Problem> {
         let metrics = match &self.metrics {
             Some(MetricsAddress::Unix(path)) => Some(path),
@@ -329,7 +329,7 @@ impl Settings {
     }
 }
 
-/// A VM that is being read, whose own paths are known by their keys.
+/// A VM that is being read, with its own paths by their keys.
 struct Draft {
     vm: VmSettings,
     own_paths: Vec<(&'static str, PathBuf)>,
@@ -359,7 +359,7 @@ fn vms(file: &Table, policy: Policy, level: LevelFilter, found: &mut Found) -> V
     vms.iter().filter_map(|(name, table)| tables.draft(name, table, &defaults, found)).collect()
 }
 
-/// A table of the file; one without keys if there is none, or what is no table.
+/// Returns a table of the file, or one without keys if the file lacks it or has another value in its place.
 fn table<'a>(
     file: &'a Table,
     key: &str,
@@ -380,7 +380,7 @@ fn table<'a>(
 /// Reads tables of VMs.
 struct Tables {
     policy: Policy,
-    /// The log level of VMs that name none.
+    /// The log level of VMs without a log level in the file.
     level: LevelFilter,
 }
 
@@ -388,7 +388,7 @@ struct Tables {
 type Read<'a> = (BTreeMap<&'a str, ShareKey>, BTreeMap<&'a str, Vec<String>>);
 
 impl Tables {
-    /// Reads one VM; what its own table says goes before what all VMs have. None if not even that much is right that it can be looked at.
+    /// Reads one VM. The keys of its own table go before the defaults. Returns none if the VM has mistakes that keep its options from being read.
     fn draft(&self, name: &str, table: &Value, defaults: &Read<'_>, found: &mut Found) -> Option<Draft> {
         if !is_name(name) {
             found.add(Problem::of_key("vm", name, NO_NAME));
@@ -431,7 +431,7 @@ impl Tables {
         Some(Draft { vm, own_paths })
     }
 
-    /// Reads the keys of a table. Those with which something is wrong are left out.
+    /// Reads the keys of a table. Keys with mistakes are left out.
     fn read<'a>(&self, place: &str, table: &'a Table, found: &mut Found) -> Read<'a> {
         let (mut share, mut options) = (BTreeMap::new(), BTreeMap::new());
         for (key, value) in table {
@@ -461,7 +461,7 @@ enum ShareKey {
     Reserved(u64),
 }
 
-/// The share that keys make up, and the memory that is reserved.
+/// Returns the share that the keys set, and the reserved memory.
 fn share_of(keys: &BTreeMap<&str, ShareKey>) -> (Share, u64) {
     let mut reserved = 0;
     let mut share = Share { weight: share::WEIGHT, class: Class::Normal, ceiling: None };
@@ -494,9 +494,9 @@ fn share_key(key: &str, value: &Value, policy: Policy) -> Result<ShareKey, Strin
     }
 }
 
-/// Memory that the file gives to all VMs together, and how a VM has its part.
+/// Memory that the file gives to all VMs together, and the access to a VM's part of it.
 struct Shared {
-    /// The key of the whole before the tables, and of a VM's own part in its table.
+    /// The key: before the tables, of the whole; in a VM's table, of its own part.
     key: &'static str,
     read: fn(&str) -> Result<Amount, String>,
     part: fn(&Quotas) -> Option<Amount>,
@@ -523,7 +523,7 @@ const HOST_MEMORY: Shared = Shared {
 };
 
 impl Shared {
-    /// Shares out what there is for all VMs, if the file says how much that is.
+    /// Shares out the memory for all VMs, if the file names its amount.
     fn share(&self, file: &Table, vms: &mut [Draft]) -> Result<(), Problem> {
         let Some(total) = self.total(file)? else { return Ok(()) };
         let part = |draft: &Draft| (self.part)(&draft.vm.options.quotas);
@@ -544,8 +544,8 @@ impl Shared {
     }
 }
 
-/// Returns whether a VM may be called so. The name is a part of paths (its control group, its folder below `$STATE_DIRECTORY`), is what operators
-/// type, and stands in the log and in metrics.
+/// Returns whether a VM may have this name. The name is a part of paths (its control group, its folder below `$STATE_DIRECTORY`), operators type it,
+/// and it appears in the log and in metrics.
 fn is_name(name: &str) -> bool {
     let allowed = |c: char| c != '/' && c == outside::visible(c) && (c == ' ' || !c.is_whitespace());
     let is_whole = !name.starts_with(['-', '.', ' ']) && !name.ends_with(' ');

@@ -1,4 +1,4 @@
-//! The options of one VM as keys of a file. Their values are read by the parser of the command line, so that both always know the same.
+//! The options of one VM as keys of a file. The parser of the command line reads their values, so that file and command line always accept the same.
 
 use crate::options::{PATH_BYTES, VmOptions};
 use clap::builder::ValueParser;
@@ -17,7 +17,7 @@ pub(super) struct Keys {
     command: Command,
 }
 
-/// All of them.
+/// The keys of all options.
 pub(super) static KEYS: LazyLock<Keys> = LazyLock::new(|| Keys { command: VmOptions::command() });
 
 impl Keys {
@@ -33,11 +33,11 @@ impl Keys {
         shown.filter_map(|argument| Some((argument.get_long()?, argument)))
     }
 
-    /// Returns this key with its value, as `KEY=VALUE`: once for each value of a list, and not at all for a switch that is off.
+    /// Returns this key with its value, as `KEY=VALUE`: one text for each value of a list, and none for a switch that is off.
     ///
     /// # Errors
     ///
-    /// `None` if there is no such key, else the allowed values.
+    /// `None` if the key does not exist, else the allowed values.
     pub(super) fn as_written(&self, key: &str, value: &Value) -> Result<Vec<String>, Option<String>> {
         let (_, argument) = self.arguments().find(|(name, _)| *name == key).ok_or(None)?;
         let flag = matches!(argument.get_action(), ArgAction::SetTrue);
@@ -47,7 +47,7 @@ impl Keys {
         Ok(written)
     }
 
-    /// Returns the options of a VM with which this is written, each as `KEY=VALUE`.
+    /// Returns the options of a VM from `written`, where each is `KEY=VALUE`.
     ///
     /// # Errors
     ///
@@ -60,7 +60,7 @@ impl Keys {
         options.check().map(|()| options)
     }
 
-    /// Returns the same without those options that cannot be read.
+    /// Returns the options of a VM from `written`, without those that cannot be read.
     pub(super) fn read_what_it_can(&self, written: &[String]) -> VmOptions {
         self.read(written).unwrap_or_else(|_| {
             let each = written.iter().filter(|option| self.read(std::slice::from_ref(option)).is_ok());
@@ -69,7 +69,7 @@ impl Keys {
     }
 }
 
-/// Longest text: no path is longer, and no GPU has such a name.
+/// The length of the longest text: no path and no name of a GPU is longer.
 const TEXT_BYTES: usize = PATH_BYTES;
 
 /// The kind of value that an option takes.
@@ -93,12 +93,12 @@ fn kind(argument: &Arg) -> Kind {
     }
 }
 
-/// The value as it stands on a command line, several times for a list; nothing for a switch that is off.
+/// Returns the value as on a command line, several texts for a list, and none for a switch that is off.
 fn texts(argument: &Arg, value: &Value) -> Result<Vec<String>, String> {
     let one = |value: &Value| text(argument, value).map(|text| text.into_iter().collect());
     let Value::Array(list) = value else { return one(value) };
     match argument.get_action() {
-        // All such options are of GPUs.
+        // All options that take a list name GPUs.
         ArgAction::Append if list.is_empty() => Err("an empty list: name one, or leave the key out".into()),
         ArgAction::Append if list.len() > GPUS_MAX => Err(format!("{} are more than {GPUS_MAX}", list.len())),
         ArgAction::Append => {
@@ -113,7 +113,7 @@ fn texts(argument: &Arg, value: &Value) -> Result<Vec<String>, String> {
     }
 }
 
-/// One value as it stands on a command line; nothing for a switch that is off.
+/// Returns one value as on a command line; none for a switch that is off.
 fn text(argument: &Arg, value: &Value) -> Result<Option<String>, String> {
     let wrong = |allowed: &str| Err(format!("{} is not {allowed}", shown(value)));
     match (kind(argument), value) {
@@ -122,7 +122,7 @@ fn text(argument: &Arg, value: &Value) -> Result<Option<String>, String> {
         (Kind::Number | Kind::WithUnit, Value::Integer(number)) if *number >= 0 => {
             Ok(Some(number.to_string()))
         }
-        // No file and no GPU is called so.
+        // No name of a file or a GPU has a zero byte.
         (_, Value::String(text)) if text.contains('\0') => wrong("text without a zero byte"),
         (_, Value::String(text)) if text.len() > TEXT_BYTES => {
             Err(format!("a text of {} bytes is longer than {TEXT_BYTES} bytes", text.len()))

@@ -1,4 +1,4 @@
-//! The paths in the file, and which of them lead to the same place: `..` and symbolic links give a place more than one path.
+//! The paths in the file, and a check of which paths lead to the same place: `..` and symbolic links give a place more than one path.
 
 use super::Draft;
 use super::problem::{Problem, table_of_vm};
@@ -7,7 +7,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 use toml::{Table, Value};
 
-/// Returns where two VMs have the same socket, or the same folder.
+/// Returns a problem for each socket or folder that two VMs have in common.
 pub(super) fn check(vms: &[Draft]) -> Vec<Problem> {
     let mut taken: BTreeMap<PathBuf, String> = BTreeMap::new();
     let mut twice = Vec::new();
@@ -49,7 +49,7 @@ pub(super) fn meant(path: &Path) -> PathBuf {
     }
     match (path.parent(), path.file_name()) {
         (Some(folder), Some(name)) => meant(folder).join(name),
-        // It ends with `..` behind a folder that is not there.
+        // The path ends with `..` after a folder that does not exist.
         (Some(folder), None) => meant(folder).parent().unwrap_or(Path::new("/")).to_owned(),
         (None, _) => path,
     }
@@ -71,7 +71,7 @@ mod tests {
         for (path, place) in [
             ("real/socket", "real/socket"),
             ("link/socket", "real/socket"),
-            // Where the link leads decides, not where it lies.
+            // The target of the link counts, not its place.
             ("deep/../socket", "real/socket"),
             ("real/none/../socket", "real/socket"),
             ("none/../../socket", "../socket"),

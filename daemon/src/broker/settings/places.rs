@@ -1,4 +1,4 @@
-//! The paths of control sockets: where a daemon listens if its command line names none, and where an operator who names none finds it.
+//! The paths of control sockets: where a daemon listens if its command line names none, and where an operator who names none finds a daemon.
 
 use crate::service::runtime_folder;
 use std::ffi::OsString;
@@ -15,10 +15,10 @@ const SERVICE_FOLDER: &str = "/run/vhost-user-vulkan";
 const SERVICE_NAME: &str = "control.sock";
 /// The end of the name of a control socket that lies beside the socket of its only VM.
 const SUFFIX: &str = ".control";
-/// Time for which a daemon may keep an operator waiting who only wants to know whether it is there.
+/// The time for which each daemon may keep an operator waiting who has named none.
 pub(in crate::broker) const LOOK: Duration = Duration::from_secs(1);
 
-/// Several daemons run, and nothing says which of them is meant.
+/// The error that several daemons run, and the operator has not said which is meant.
 #[derive(Debug, thiserror::Error)]
 #[error("several daemons run here; say which one is meant with one of {}", .0.iter().map(|path| format!("--control-socket {}", path.display())).collect::<Vec<_>>().join(", "))]
 pub struct Ambiguous(pub(in crate::broker) Vec<PathBuf>);
@@ -42,15 +42,15 @@ pub(super) fn default_control_socket() -> PathBuf {
     runtime_folder().map_or_else(user_control_socket, |folder| folder.join(SERVICE_NAME))
 }
 
-/// Returns where an operator who names no control socket finds a broker: the first socket that exists of the one in the folder of this service, the
-/// one of a broker of this user, and the one of the system's service. If none exists, the place for this user's broker.
+/// Returns where an operator who names no control socket finds a broker: the first socket that exists among that in the folder of this service, that
+/// of this user's broker, and that of the system's service. If none exists, returns the path for this user's broker.
 #[must_use]
 pub fn brokers_control_socket() -> PathBuf {
     broker().or_else(hidden_broker).unwrap_or_else(user_control_socket)
 }
 
 /// Returns where an operator who names no control socket finds a daemon: a broker, as [`brokers_control_socket`], or else the only daemon of one VM
-/// that lets this user in. If none lets this user in, it is one that refuses, so that the operator hears of it.
+/// that lets this user in. If none lets this user in, returns the socket of a daemon that refuses, so that the operator gets the refusal.
 ///
 /// # Errors
 ///
@@ -59,16 +59,16 @@ pub fn operators_control_socket() -> Result<PathBuf, Ambiguous> {
     broker().map_or_else(|| the_only(daemons_of_one_vm()), Ok)
 }
 
-/// Returns the control sockets of the daemons that run: of a broker, and of all daemons of one VM that let this user in.
+/// Returns the control sockets of the running daemons: of a broker, and of all daemons of one VM that let this user in.
 #[must_use]
 pub fn control_sockets() -> Vec<PathBuf> {
     broker().into_iter().chain(daemons_of_one_vm().open).collect()
 }
 
-/// The places where daemons may listen that an operator can mean.
+/// The sockets at which daemons may listen that an operator can mean.
 #[derive(Debug, Default)]
 pub(in crate::broker) struct Places {
-    /// The socket of a broker, if one is there.
+    /// The socket of a broker, if it exists.
     pub broker: Option<PathBuf>,
     /// The sockets of daemons of one VM, whether they let this user in or not.
     pub of_one_vm: Vec<PathBuf>,
@@ -90,7 +90,7 @@ fn broker() -> Option<PathBuf> {
     places_of_brokers().into_iter().find(|path| path.exists())
 }
 
-/// Returns the place of a broker into whose folder this user may not look.
+/// Returns the socket of a broker in a folder that this user may not read.
 fn hidden_broker() -> Option<PathBuf> {
     places_of_brokers().into_iter().find(|path| path.try_exists().is_err())
 }
@@ -104,7 +104,7 @@ fn places_of_brokers() -> [PathBuf; 3] {
 struct Found {
     /// The sockets that let this user in.
     open: Vec<PathBuf>,
-    /// The sockets that do not.
+    /// The sockets that refuse this user.
     closed: Vec<PathBuf>,
 }
 
@@ -117,7 +117,7 @@ fn the_only(Found { mut open, closed }: Found) -> Result<PathBuf, Ambiguous> {
 }
 
 /// The control socket of a broker that no service manager has started: in the user's own folder (`XDG_RUNTIME_DIR`), or in the system's
-/// (`/run`) for root and if there is no other.
+/// (`/run`) for root and for a user without a folder.
 fn user_control_socket() -> PathBuf {
     const NAME: &str = "vhost-user-vulkan.sock";
     let own = std::env::var_os("XDG_RUNTIME_DIR").filter(|folder| !folder.is_empty());
@@ -127,15 +127,15 @@ fn user_control_socket() -> PathBuf {
     }
 }
 
-/// Looks for the control sockets of daemons of one VM, and of a broker into whose folder this user may not look.
+/// Looks for the control sockets of daemons of one VM, and of a broker in a folder that this user may not read.
 fn daemons_of_one_vm() -> Found {
     let mut found = tried(beside_vms());
     found.closed.extend(hidden_broker());
     found
 }
 
-/// The control sockets that lie beside VMs' sockets: those of this network namespace that this user or root has made, and those of services,
-/// which have namespaces of their own.
+/// Returns the control sockets that lie beside VMs' sockets: the sockets of this network namespace that this user or root has made, and those of
+/// services, which have namespaces of their own.
 fn beside_vms() -> Vec<PathBuf> {
     let mut paths = listed(&fs::read("/proc/net/unix").unwrap_or_default());
     paths.retain(|path| is_of_this_user_or_root(path));
@@ -160,13 +160,13 @@ fn tried(paths: Vec<PathBuf>) -> Found {
     found
 }
 
-/// Returns whether a file's owner may have this user connect to it: any user can give a socket such a name.
+/// Returns whether this user or root owns the file, so that this user may connect to it: any user can give a socket such a name.
 fn is_of_this_user_or_root(path: &Path) -> bool {
     let trusted = [0, rustix::process::geteuid().as_raw()];
     path.symlink_metadata().is_ok_and(|file| trusted.contains(&file.uid()))
 }
 
-/// The paths in the kernel's list of sockets: each line ends with one.
+/// Returns the paths in the kernel's list of sockets: a path ends its line.
 fn listed(sockets: &[u8]) -> Vec<PathBuf> {
     let path = |line: &[u8]| {
         let start = line.windows(2).position(|pair| pair == b" /")? + 1;

@@ -12,22 +12,22 @@ use toml::de::{DeTable, DeValue};
 pub struct Problems {
     /// The file's path and a colon, or nothing.
     file: String,
-    /// The first of them, by their places in the file.
+    /// The first mistakes, by their places in the file.
     first: Vec<Problem>,
-    /// The number of all.
+    /// The number of all mistakes.
     count: usize,
 }
 
-/// The mistakes that are shown of one file.
+/// The most mistakes of one file that are shown.
 const SHOWN_MAX: usize = 20;
 
 impl Problems {
-    /// The file as a whole cannot be read.
+    /// Returns the mistake that the file as a whole cannot be read.
     pub(super) fn of_file(what: impl Into<String>) -> Self {
         Self::of(vec![Problem::of_key("", "", what)])
     }
 
-    /// The mistakes in the syntax of a file of this text: one for each line.
+    /// Returns the mistakes in the syntax of this text, one for each line.
     pub(super) fn of_syntax(text: &str, errors: Vec<toml::de::Error>) -> Self {
         let place = |error: &toml::de::Error| Some(error.span().map_or(0, |span| span.start));
         let what = |error: &toml::de::Error| error.message().replace('\n', ", ");
@@ -49,7 +49,7 @@ impl Problems {
     }
 }
 
-/// One line for one of them, or a heading and a line for each.
+/// One line for a single mistake, or a heading and a line for each.
 impl fmt::Display for Problems {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let Self { file, first, count } = self;
@@ -65,10 +65,10 @@ impl fmt::Display for Problems {
     }
 }
 
-/// One mistake: its kind, and its place.
+/// One mistake: its place, and a description.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Problem {
-    /// The line, from 1, once it was looked for.
+    /// The line, from 1, once it was determined.
     line: Option<usize>,
     /// The name of the table as in its heading, without brackets; empty outside of all tables.
     table: String,
@@ -109,7 +109,7 @@ impl fmt::Display for Problem {
     }
 }
 
-/// The name of a VM's table, as its heading has it: quoted if it has characters that a bare key cannot have.
+/// Returns the name of a VM's table, as in its heading: the VM's name is quoted if it has characters that a bare key cannot have.
 pub(super) fn table_of_vm(name: &str) -> String {
     let is_bare = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-' || byte == b'_';
     match !name.is_empty() && name.bytes().all(is_bare) {
@@ -131,12 +131,12 @@ impl Found {
         self.0.extend(problems);
     }
 
-    /// Returns the value if there is one, and notes the problem if not.
+    /// Returns the value if the result has one, and otherwise notes the problem.
     pub(super) fn right<T>(&mut self, result: Result<T, Problem>) -> Option<T> {
         result.map_err(|problem| self.add(problem)).ok()
     }
 
-    /// Returns the read value if there are no problems with it.
+    /// Returns the read value if no problems were found.
     ///
     /// # Errors
     ///
@@ -154,7 +154,7 @@ impl Found {
 #[derive(Debug)]
 pub(super) struct Places<'a> {
     text: &'a str,
-    /// By the table as in its heading, and the key.
+    /// The places by the table, named as in its heading, and the key.
     keys: BTreeMap<(String, String), usize>,
 }
 
@@ -182,7 +182,7 @@ impl<'a> Places<'a> {
         }
     }
 
-    /// Returns the line of a mistake: that of its key, or if the key is missing, that of its table's heading.
+    /// Returns the place of a mistake: that of its key, or if the key is missing, that of its table's heading.
     fn of(&self, problem: &Problem) -> Option<usize> {
         let place = |table: &str, key: &str| self.keys.get(&(table.to_owned(), key.to_owned())).copied();
         let heading = || match problem.table.strip_prefix("vm.") {

@@ -1,4 +1,4 @@
-//! The keys about memory of GPUs where VMs are promised more of it than there is.
+//! The keys about memory of GPUs of which VMs are promised more than exists.
 
 use super::VmSettings;
 use super::options::shown;
@@ -9,10 +9,10 @@ use serde::{Deserialize, Serialize};
 use std::time::Duration;
 use toml::{Table, Value};
 
-/// Memory of each GPU that VMs may hold together, and for how long they wait for it.
+/// The memory of each GPU that VMs may hold together, and the time for which they wait for memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RoomSettings {
-    /// The key `gpu-memory`: what VMs may hold of each GPU together. Default: none, and no VM waits for another.
+    /// The key `gpu-memory`: the memory of each GPU that VMs may hold together. Default: none, and no VM waits for another.
     pub gpu_memory: Option<Amount>,
     /// The key `memory-wait`: the time for which a VM waits for memory. Default 2 min, at most 10 min.
     pub memory_wait: Duration,
@@ -32,7 +32,7 @@ impl RoomSettings {
     ///
     /// # Errors
     ///
-    /// A value is not allowed; says why.
+    /// A value is not allowed; the error says why.
     pub(super) fn of_file(file: &Table) -> Result<Self, Problem> {
         let wrong = |key: &str, what: String| Problem::of_key("", key, what);
         let default = Self::default();
@@ -44,14 +44,14 @@ impl RoomSettings {
         })
     }
 
-    /// Returns whether programs of a VM map none of the GPU's own memory, as those that do cannot be swapped out: with `gpu-memory`, unless the VM's
-    /// options say otherwise.
+    /// Returns whether programs of a VM may map none of the GPU's own memory, because programs that do cannot be swapped out. This holds with
+    /// `gpu-memory`, unless the VM's options say otherwise.
     pub(super) fn forbids_maps(&self, options: &VmOptions) -> bool {
         self.gpu_memory.is_some() && options.map_device_memory.is_none()
     }
 
-    /// Checks that VMs can have what is reserved for them. VMs may be on different GPUs, so each is looked at alone; what is reserved on one together
-    /// is known when its VMs are there.
+    /// Checks that each VM can have the memory that is reserved for it. VMs may be on different GPUs, so each VM is checked alone. The sum for a GPU
+    /// is known only when its VMs use it.
     pub(super) fn check(&self, vms: &[VmSettings]) -> Vec<Problem> {
         let bytes = |amount: Option<Amount>| match amount {
             Some(Amount::Bytes(bytes)) => bytes,
@@ -82,11 +82,11 @@ impl RoomSettings {
     }
 }
 
-/// Reads an amount of memory, of which `read` reads a text.
+/// Reads an amount of memory. `read` reads an amount that is given as text.
 ///
 /// # Errors
 ///
-/// The value is not an amount; says why.
+/// The value is not an amount; the error says why.
 pub(super) fn amount(
     value: &Value,
     read: impl FnOnce(&str) -> Result<Amount, String>,

@@ -1,4 +1,4 @@
-//! The words by which an operator sets a VM's share of the GPU, in the configuration and while it runs, and their bounds.
+//! The words by which an operator sets a VM's share of the GPU, in the configuration and while the VM runs, and their bounds.
 
 use sched::{Class, Share};
 use serde::{Deserialize, Serialize};
@@ -12,12 +12,12 @@ pub(crate) const WEIGHT: u32 = 100;
 /// The policy by which the VMs share a GPU.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Policy {
-    /// VMs share by weight. The time that one leaves, the others get; no time is left unused to keep a place for a VM.
+    /// VMs share by weight. Time that one VM leaves goes to the others; no time is left unused to keep a place for a VM.
     #[default]
     BestEffort,
-    /// All VMs get the same.
+    /// All VMs get the same share.
     Equal,
-    /// VMs share by weight, and no VM gets more than its part, even if others leave something.
+    /// VMs share by weight, and no VM gets more than its part, even if others leave time unused.
     Fixed,
 }
 
@@ -76,13 +76,13 @@ pub struct Change {
     /// The urgency of the VM's work: `normal`, `latency` or `background`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub class: Option<String>,
-    /// The most it gets, as `25%`, or `none`.
+    /// The most that the VM gets of a GPU, as `25%`, or `none`.
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub ceiling: Option<String>,
 }
 
 impl Change {
-    /// From words such as `weight=200`.
+    /// Reads the changes from words such as `weight=200`.
     ///
     /// # Errors
     ///

@@ -1,4 +1,4 @@
-//! Configuration files, good ones and each way to be wrong.
+//! Tests of configuration files: good ones, and each kind of mistake.
 
 use super::*;
 use crate::broker::reload::plan::{Action, plan};
@@ -99,7 +99,7 @@ fn a_whole_file_says_everything() {
     let device_memory = [4 << 30, 6 << 30].map(|bytes| Some(Amount::Bytes(bytes)));
     assert_eq!([a, b].map(|vm| vm.options.quotas.device_memory), device_memory);
     assert_eq!((a.parts.len(), &b.parts[..]), (0, &[format!("device-memory={}", 6u64 << 30)][..]));
-    // What maps the GPU's memory cannot be swapped out.
+    // A program that maps the GPU's memory cannot be swapped out.
     let maps = [a, b].map(|vm| settings.options(vm).map_device_memory);
     assert_eq!(maps, [Some(MapDeviceMemory::Never), Some(MapDeviceMemory::Auto)]);
     let a = [
@@ -448,7 +448,7 @@ fn vms_whose_paths_lead_to_the_same_socket_or_folder_are_refused() {
     let state = path("link/sub");
     let b = format!("socket-path = {:?}\nstate-dir = {state:?}", path("b"));
     assert_eq!(refused(&b, ""), Some(format!("[vm.b] state-dir: {state} is state-dir of [vm.a] as well")));
-    // What is told of a VM is what the file says.
+    // The path that is shown of a VM is the one in the file.
     let text = format!("[vm.a]\nsocket-path = {:?}", path("link/socket"));
     assert_eq!(parse(&text).unwrap().vms[0].socket_path(), std::path::Path::new(&path("link/socket")));
     assert_eq!(refused(&format!("socket-path = {:?}", path("link/other")), ""), None);
@@ -478,7 +478,7 @@ fn another_program_reads_what_is_written_with_its_own_defaults_and_bounds() {
     };
     assert_eq!(read(&["log-level=info", "queues=all", "socket-path=/run/a"]), settings.vms[0]);
     assert_eq!(read(&["socket-path=/run/a"]).options.queues, Queues::default());
-    // What it cannot read costs neither the VM nor its other options.
+    // An option that cannot be read costs neither the VM nor its other options.
     let options = read(&["scanouts=7", "queues=all", "of-later=7", "help"]).options;
     assert_eq!((options.scanouts, options.queues), (1, Queues::All));
     assert_eq!(read(&["movable", "memory=dma-buf"]).options, VmOptions::default());

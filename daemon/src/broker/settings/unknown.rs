@@ -1,4 +1,4 @@
-//! A key that does not exist: the key that was probably meant, or the keys that there are.
+//! The message for a key that does not exist: it names the key that was probably meant, or the keys that exist.
 
 /// Returns the message for a key that is not among the allowed ones.
 pub(super) fn unknown(key: &str, allowed: &[&str]) -> String {
@@ -10,7 +10,7 @@ pub(super) fn unknown(key: &str, allowed: &[&str]) -> String {
     }
 }
 
-/// Most bytes of a key that is compared with others. A longer one is no mistyped key, and to compare it would take long.
+/// The most bytes of a key that is compared with others. A longer key is not mistyped, and comparing it would take long.
 const BYTES_MAX: usize = 64;
 
 /// Returns the word that is most like a mistyped one, if no more than a third of the letters are wrong, missing or in excess.

@@ -1,6 +1,6 @@
-//! The lines that the reader of a trace is sent: one JSON object on a line for each event. Times are nanoseconds of the host's monotonic clock.
+//! The lines that the reader of a trace gets: one JSON object on a line for each event. Times are nanoseconds of the host's monotonic clock.
 //!
-//! A worker's claims get here as numbers only, behind the checks of [`checked`]; names are those that `status` shows.
+//! A worker's claims come here as numbers only, after the checks of [`checked`]. Names are as `status` shows them.
 
 use sched::Nanos;
 use serde::{Deserialize, Serialize};
@@ -10,16 +10,16 @@ use shm::{Stages, SubmissionId, TraceNote, Work};
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(tag = "event", rename_all = "kebab-case")]
 pub enum TraceEvent {
-    /// A GPU of the VM. Comes before anything that names it.
+    /// A GPU of the VM. This line comes before any other that refers to it.
     Gpu {
         /// The GPU's number in the trace.
         gpu: usize,
         /// The GPU's name.
         name: String,
     },
-    /// A context of the VM on one of its GPUs. Comes before anything that names it.
+    /// A context of the VM on one of its GPUs. This line comes before any other that refers to it.
     Context {
-        /// The number of this context on this GPU, which no other has in the trace.
+        /// The number of this context on this GPU, which is unique in the trace.
         key: u64,
         /// The context's number in the VM.
         context: u32,
@@ -41,7 +41,7 @@ pub enum TraceEvent {
         /// The time.
         at: u64,
     },
-    /// A GPU was busy for a holder: for another VM, or for the VM but for no submission of it (its memory was cleared).
+    /// A GPU was busy for a holder: for another VM, or for this VM without a submission of it (its memory was cleared).
     Busy {
         /// The GPU.
         gpu: usize,
@@ -52,31 +52,31 @@ pub enum TraceEvent {
         /// The end.
         end: u64,
     },
-    /// Something was in the driver when the trace ended.
+    /// Work of a VM was in the driver when the trace ended.
     Unfinished {
         /// The GPU.
         gpu: usize,
         /// The VM.
         holder: Holder,
-        /// The earliest time at which it can have begun.
+        /// The earliest time at which the work can have begun.
         since: u64,
     },
     /// The memory that the VM holds.
     Memory {
-        /// The time at which its device process said so.
+        /// The time at which the device process reported the memory.
         at: u64,
         /// Bytes of the GPU's memory.
         device: u64,
         /// Bytes of the host's memory.
         host: u64,
     },
-    /// The trace is over. There is nothing behind it.
+    /// The trace is over. This is its last line.
     End {
         /// The time.
         at: u64,
-        /// Submissions and answers that are missing, because they came faster than the broker read them, as workers claim.
+        /// Submissions and answers that are missing, because they came faster than the broker read them. The number is the workers' claim.
         lost: u64,
-        /// Claims of workers that cannot be.
+        /// Claims of workers that are impossible.
         refused: u64,
         /// Pieces of work on the GPU that are missing, because there were too many.
         dropped: u64,
@@ -92,19 +92,19 @@ pub struct Submission {
     pub queue: u8,
     /// The submission's number in the queue, from 1.
     pub number: u64,
-    /// The worker had decoded it.
+    /// The worker had decoded the submission.
     pub submitted: u64,
-    /// Nothing was missing any more that it waited for.
+    /// The submission had nothing to wait for any more.
     pub ready: u64,
     /// The submission passed the gate to the driver.
     pub dispatched: u64,
-    /// The GPU began it.
+    /// The GPU began the submission.
     pub begin: u64,
-    /// The GPU ended it.
+    /// The GPU ended the submission.
     pub end: u64,
-    /// The worker learned of the end.
+    /// The worker noticed the end.
     pub noticed: u64,
-    /// The GPU's time stamps say when it began and ended.
+    /// `begin` and `end` come from the GPU's time stamps.
     pub measured: bool,
     /// The submission is on a queue that only copies.
     pub copies: bool,
@@ -112,20 +112,20 @@ pub struct Submission {
     pub free: bool,
 }
 
-/// A VM that a GPU is busy for.
+/// The VM that a GPU is busy for.
 #[derive(Clone, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum Holder {
     /// The VM of the trace.
     Own,
-    /// Another, with its name if that was wanted.
+    /// Another VM, with its name if the operator wanted names.
     Other(Option<String>),
 }
 
 /// Queues of a context, by `ring_idx`.
 const QUEUES: u8 = 64;
 
-/// A worker's claim as an event, if it can be: of a context in a trace that began at `begin`, read at `now`.
+/// Returns a worker's claim as an event, if the claim is possible. The trace of the context began at `begin`, and the claim was read at `now`.
 pub(super) fn checked(key: u64, note: TraceNote, begin: Nanos, now: Nanos) -> Option<TraceEvent> {
     let may_be = |SubmissionId { queue, number }: SubmissionId, times: &[u64]| {
         queue < QUEUES && number > 0 && times.is_sorted() && times.iter().all(|at| (begin..=now).contains(at))
@@ -156,7 +156,7 @@ pub(super) fn checked(key: u64, note: TraceNote, begin: Nanos, now: Nanos) -> Op
     }
 }
 
-/// A piece of work as an event, if it can be and is not over before `begin`.
+/// Returns a piece of work as an event, if the work is possible and did not end before `begin`.
 pub(in crate::broker) fn busy(
     gpu: usize,
     holder: Holder,
@@ -165,7 +165,7 @@ pub(in crate::broker) fn busy(
     now: Nanos,
 ) -> Option<TraceEvent> {
     let may_be = work.begin <= work.end && (begin..=now).contains(&work.end);
-    // Where several submissions were told together, the GPU was not busy with them for some of that time.
+    // If several submissions were reported together, the GPU was not busy with them for some of that time.
     let since = work.end - work.busy.min(work.end.checked_sub(work.begin)?);
     let since = if work.count <= 1 { since } else { work.begin };
     may_be.then(|| TraceEvent::Busy { gpu, holder, begin: since.max(begin), end: work.end })

@@ -1,5 +1,5 @@
-//! A trace of workers that a guest has taken over: they write any notes, and the broker keeps, judges and sends of these as many as it may. The
-//! reader of the trace gets lines with possible times, a bounded number at a time, and hears how many notes are missing.
+//! A trace of workers that a guest has taken over. The workers write arbitrary notes, and the broker keeps, checks and sends a bounded number of them.
+//! The reader of the trace gets lines with possible times, a bounded number at a time, and the number of missing notes.
 
 use super::{
     Holder, LINES_PER_LOOK, LOOK, NOTES_KEPT, NOTES_PER_CONTEXT, Trace, TraceEvent, WORK_KEPT, Wanted, busy,
@@ -9,11 +9,11 @@ use sched::{ContextKey, Nanos, TenantId};
 use shm::{Stages, SubmissionId, TakenNotes, TraceNote, Work};
 
 const EVENTS_MAX: usize = 512;
-/// Contexts of the VM, and its GPUs.
+/// The numbers of the VM's contexts and GPUs.
 const CONTEXTS: u64 = 3;
 const GPUS: usize = 2;
 
-/// The lines of a trace that began at `begin`, and how many steps its workers took. The bytes hold their notes.
+/// Returns the lines of a trace that began at `begin`, and the number of steps that its workers took. The bytes hold the workers' notes.
 pub fn traced(u: &mut Unstructured<'_>, begin: Nanos) -> (Vec<TraceEvent>, usize) {
     let wanted = Wanted { index: 0, seconds: 300, names: true };
     let trace = Trace::new((), TenantId(0), wanted, begin);
@@ -26,18 +26,18 @@ pub fn traced(u: &mut Unstructured<'_>, begin: Nanos) -> (Vec<TraceEvent>, usize
     (world.end(), happened)
 }
 
-/// The broker's half of a trace, and the lines that its reader was sent.
+/// The broker's half of a trace, and the lines that the reader got.
 struct World {
     trace: Trace<()>,
     now: Nanos,
-    /// Notes that workers told, including lost and invalid ones, and the lines that came of notes.
+    /// The number of notes from workers, including lost and invalid ones, and the number of lines made from notes.
     told: u64,
     came: u64,
     lines: Vec<TraceEvent>,
 }
 
 impl World {
-    /// The names that the broker sends before anything that has a number; `status` shows the same.
+    /// Sends the names that the broker sends before any line with a number; `status` shows the same names.
     fn names(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         for gpu in 0..GPUS {
             self.lines.push(TraceEvent::Gpu { gpu, name: format!("GPU {gpu}") });
@@ -73,7 +73,7 @@ impl World {
         Ok(())
     }
 
-    /// A context's notes as the broker takes them out of its page.
+    /// Adds notes of a context, as the broker takes them out of the context's page.
     fn note(&mut self, u: &mut Unstructured<'_>) -> Result<()> {
         let key = ContextKey(u.int_in_range(1..=CONTEXTS)?);
         let id = SubmissionId {
@@ -113,13 +113,13 @@ impl World {
         Ok(())
     }
 
-    /// A time that is mostly one of the trace.
+    /// Returns a time that mostly lies within the trace.
     fn time(&self, u: &mut Unstructured<'_>) -> Result<Nanos> {
         Ok(match u.int_in_range(0..=63u8)? {
             0 => u.arbitrary()?,
             1 => self.now + 1,
             2 => self.trace.begin.saturating_sub(1),
-            // Times near to each other, so that the drawn intervals may overlap.
+            // These times are near to each other, so that the drawn intervals may overlap.
             3..=15 => self.now - u.int_in_range(0..=15)?.min(self.now - self.trace.begin),
             _ => self.now - u.int_in_range(0..=LOOK)?.min(self.now - self.trace.begin),
         })
@@ -161,7 +161,7 @@ impl World {
         self.lines.extend(events);
     }
 
-    /// The lines, with those that were kept for later and the last one.
+    /// Returns all lines, including those that were kept for later and the last one.
     fn end(mut self) -> Vec<TraceEvent> {
         while !(self.trace.notes.is_empty() && self.trace.work.is_empty()) {
             self.look();

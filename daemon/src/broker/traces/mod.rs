@@ -1,12 +1,12 @@
-//! Traces that operators take: the notes in the pages of one VM's contexts about each submission, and for whom its GPUs were busy meanwhile.
+//! Traces that operators take: the notes about each submission in the pages of one VM's contexts, and the VMs for which its GPUs were busy.
 //!
-//! While none is taken nothing here does anything, and workers write no notes. While one is, the broker looks at the pages every [`LOOK`], for a
-//! bounded number of notes, however much a worker writes and however often it rings. The lines go to the connection that asked, as far as there is
-//! room. If its reader is slow, notes stay in the pages until these are full; a worker counts the notes that it finds no room for. So neither a
-//! reader nor a worker makes the broker wait, or keep more than has a bound. The reader writes the file (`crate::trace`).
+//! While no trace is taken, this module is idle, and workers write no notes. During a trace, the broker reads a bounded number of notes from the
+//! pages every [`LOOK`], however much a worker writes and however often it rings. The lines go to the connection that asked, as far as it has room.
+//! If its reader is slow, notes stay in the pages until these are full; a worker counts the notes that it finds no room for. So neither a reader nor
+//! a worker makes the broker wait, and what the broker keeps is bounded. The reader writes the file (`crate::trace`).
 //!
-//! This module keeps the state of traces and judges the notes; `vms::traces` takes them. Knows no connection: a reader has any name that the caller
-//! gives it.
+//! This module keeps the state of traces and judges the notes; `vms::traces` takes them. It knows no connections: a reader has any name that the
+//! caller gives it.
 
 mod event;
 #[cfg(any(test, feature = "fuzzing"))]
@@ -28,18 +28,18 @@ const SECONDS_MAX: u32 = 300;
 pub(super) const LOOK: Nanos = 10_000_000;
 /// Notes of a VM that are sent after one look: 102 400 a second.
 pub(super) const NOTES_PER_LOOK: usize = 1024;
-/// Lines that can come of one look: notes, as many pieces of work, and names.
+/// The most lines from one look: notes, as many pieces of work, and names.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) const LINES_PER_LOOK: usize = 2 * NOTES_PER_LOOK + CONTEXTS_MAX;
 /// Notes of one context that are taken at one look.
 pub(super) const NOTES_PER_CONTEXT: usize = 256;
-/// Notes that are kept to be sent later, of contexts that have ended.
+/// The notes of ended contexts that are kept to be sent later.
 const NOTES_KEPT: usize = 16 * NOTES_PER_LOOK;
 /// Pieces of work that are kept to be sent later.
 const WORK_KEPT: usize = 4096;
-/// Contexts of a trace, those that have ended included. Later ones are not in it.
+/// The contexts of a trace, including those that have ended. Later contexts are left out.
 pub(super) const CONTEXTS_MAX: usize = 4096;
-/// Bytes that wait for a slow reader. While there are more nothing is added.
+/// Bytes that wait for a slow reader. While more bytes wait, the broker adds none.
 pub(super) const UNSENT_MAX: usize = 1 << 20;
 /// Time after the end of a trace for notes that are still in the pages, in nanoseconds.
 pub(super) const CLOSING: Nanos = 500_000_000;
@@ -51,7 +51,7 @@ pub(super) const MEMORY_EVERY: Nanos = 250_000_000;
 pub(super) struct Wanted {
     /// The VM's index.
     pub(super) index: usize,
-    /// The seconds that it is to take.
+    /// The seconds that the trace takes.
     pub(super) seconds: u32,
     /// Other VMs are to be named.
     pub(super) names: bool,
@@ -74,14 +74,14 @@ pub(super) struct Trace<P> {
     pub(super) names: bool,
     pub(super) begin: Nanos,
     pub(super) until: Nanos,
-    /// Set once the trace has ended: the time until which notes that are in the pages already may come.
+    /// The time until which notes may come that are already in the pages; set when the trace has ended.
     pub(super) closing: Option<Nanos>,
-    /// The GPUs and contexts that were told of.
+    /// The GPUs and contexts that the reader got a line for.
     pub(super) gpus: FxHashSet<usize>,
     pub(super) contexts: FxHashSet<ContextKey>,
     pub(super) notes: VecDeque<(ContextKey, TraceNote)>,
     pub(super) work: VecDeque<TraceEvent>,
-    /// Looks so far, so that each context comes first in one of them.
+    /// The number of looks so far, so that each context comes first in one of the looks.
     pub(super) looks: usize,
     pub(super) asked_memory: Nanos,
     pub(super) told_memory: Option<Nanos>,
@@ -97,7 +97,7 @@ impl<P> Default for Traces<P> {
 }
 
 impl<P: PartialEq> Traces<P> {
-    /// Returns the wanted trace, if it may be had.
+    /// Returns the wanted trace, if it is allowed.
     ///
     /// # Errors
     ///
@@ -126,18 +126,18 @@ impl<P: PartialEq> Traces<P> {
     pub(super) fn stop(&mut self, peer: P, now: Nanos) {
         let read = self.taken.iter_mut().filter(|trace| trace.peer == peer);
         read.for_each(|trace| trace.until = trace.until.min(now));
-        // At once, so that the next trace of the VM is not refused.
+        // The broker looks at the trace at once, so that the next trace of the VM is not refused.
         self.next_look = self.next_look.map(|at| at.min(now));
     }
 
-    /// Returns when there is something to look at next.
+    /// Returns when the pages are to be looked at next.
     pub(super) fn next_look(&self) -> Option<Nanos> {
         self.next_look
     }
 }
 
 impl<P> Trace<P> {
-    /// A trace that begins.
+    /// Returns a trace that begins.
     pub(super) fn new(peer: P, tenant: TenantId, wanted: Wanted, begin: Nanos) -> Self {
         let Wanted { index, seconds, names } = wanted;
         Self {
@@ -169,7 +169,7 @@ impl<P> Trace<P> {
         self.notes.extend(notes.iter().take(room).map(|note| (key, *note)));
     }
 
-    /// Keeps that a GPU was busy, as far as there is room.
+    /// Keeps an event of a busy GPU, as far as there is room.
     pub(super) fn keep_work(&mut self, event: TraceEvent) {
         match self.work.len() < WORK_KEPT {
             true => self.work.push_back(event),
@@ -177,7 +177,7 @@ impl<P> Trace<P> {
         }
     }
 
-    /// Takes out the kept notes, as many as may be sent after one look at `now`: behind everything that was written into a page by then.
+    /// Takes out as many kept notes as may be sent after one look. `now` is a time after all that was written into a page so far.
     pub(super) fn take(&mut self, now: Nanos) -> Vec<TraceEvent> {
         let count = self.notes.len().min(NOTES_PER_LOOK);
         let checked = self.notes.drain(..count).map(|(key, note)| checked(key.0, note, self.begin, now));

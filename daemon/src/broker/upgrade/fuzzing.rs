@@ -1,4 +1,4 @@
-//! The state of a broker, as another program reads it and goes on from it.
+//! The state of a broker, which another program reads and goes on from.
 
 use super::super::fuzzing::{World, broker, reset};
 use super::super::run::Broker;
@@ -14,8 +14,8 @@ use std::io;
 use std::os::fd::{OwnedFd, RawFd};
 use std::time::Duration;
 
-/// A text: a state that is read is the same after it is written and read again, and a broker goes on from it. A missing part of a VM costs that VM
-/// only. Descriptors are of the kinds that they are said to be, as far as there are some. Returns how many VMs there were.
+/// Reads a text. A state that is read is the same after it is written and read again, and a broker goes on from it. A missing part of a VM costs that
+/// VM only. Descriptors are of the kinds that the state names, as far as they exist. Returns the number of VMs.
 pub fn fuzz_state(bytes: &[u8]) -> usize {
     thread_local! {
         // As in `fuzz_vm`.
@@ -40,7 +40,7 @@ pub fn fuzz_state(bytes: &[u8]) -> usize {
     vms
 }
 
-/// Descriptors for the VMs, by the numbers in their text. None of them tells of the end of a process.
+/// Makes descriptors for the VMs, by the numbers in their text. None reports the end of a process.
 fn played(vms: &[PassedVm]) -> io::Result<BTreeMap<RawFd, OwnedFd>> {
     let mut made = BTreeMap::new();
     for vm in vms {
@@ -58,10 +58,10 @@ fn played(vms: &[PassedVm]) -> io::Result<BTreeMap<RawFd, OwnedFd>> {
     Ok(made)
 }
 
-/// Descriptors of a kind that are made for one thing.
+/// The most contexts of a VM, and places of a context, for which descriptors are made.
 const MADE_MAX: usize = 8;
 
-/// States to begin with: that of a broker with two VMs and one context, whole and with a descriptor that is there twice.
+/// States to begin with: that of a broker with two VMs and one context, whole, and with the number of a descriptor in two places.
 #[must_use]
 pub fn states() -> Vec<Vec<u8>> {
     let mut broker = broker();
@@ -71,7 +71,7 @@ pub fn states() -> Vec<Vec<u8>> {
         number += 1;
         Ok(number)
     });
-    // The same in every run.
+    // These values are the same in every run.
     state.version = "1".into();
     (state.settings.control_socket, state.listeners) = ("/run/control".into(), Vec::new());
     for process in state.vms.iter_mut().filter_map(|vm| vm.process.as_mut()) {

@@ -1,5 +1,5 @@
-//! The pieces of the state that a broker passes on to the program that follows it (`vms::state`): how a socket, a device process or an account goes
-//! on. Descriptors are inherited and found by their numbers. Knows nothing of VMs.
+//! The pieces of the state that a broker passes on to the program that follows it (`vms::state`): the form of a socket, a device process or an
+//! account. Descriptors are inherited and found by their numbers. This module knows no VMs.
 
 use crate::ipc::{FromBroker, InForce, Replaced};
 use crate::sandbox;
@@ -23,7 +23,7 @@ pub(in crate::broker) struct PassedListener {
     pub(in crate::broker) file: Option<PassedFile>,
 }
 
-/// The file of a socket, by which file it is, and the users that it is for.
+/// The file of a socket: its path and identity, and the users that it is for.
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::broker) struct PassedFile {
     pub(in crate::broker) path: PathBuf,
@@ -32,7 +32,7 @@ pub(in crate::broker) struct PassedFile {
     pub(in crate::broker) group: Option<u32>,
 }
 
-/// A device process. It stays a child of the process that the next program runs in.
+/// A device process. It stays a child, because the next program runs in the same process as this one.
 #[derive(Debug, Serialize, Deserialize)]
 pub(in crate::broker) struct PassedProcess {
     pub(in crate::broker) pid: i32,
@@ -72,11 +72,11 @@ pub(in crate::broker) struct UsageForm {
 pub(in crate::broker) struct Inherited(BTreeMap<RawFd, OwnedFd>);
 
 impl Inherited {
-    /// Takes over all these descriptors. To be called before this process opens others.
+    /// Takes over all these descriptors. The caller calls this before this process opens others.
     ///
     /// # Errors
     ///
-    /// A descriptor is not there.
+    /// A descriptor is missing.
     pub(in crate::broker) fn all(numbers: Vec<RawFd>) -> io::Result<Self> {
         let numbers: BTreeSet<RawFd> = numbers.into_iter().collect();
         let taken = numbers.into_iter().map(|number| Ok((number, sandbox::inherited(number)?)));
@@ -89,11 +89,11 @@ impl Inherited {
         Self(descriptors)
     }
 
-    /// Takes one out.
+    /// Takes a descriptor out.
     ///
     /// # Errors
     ///
-    /// It was not among them, or was taken out before.
+    /// The descriptor was not inherited, or was taken out before.
     pub(in crate::broker) fn take(&mut self, number: RawFd) -> io::Result<OwnedFd> {
         self.0
             .remove(&number)

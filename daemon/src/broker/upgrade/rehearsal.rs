@@ -1,5 +1,5 @@
-//! A rehearsal: the new program is started as a child, reads the state that it would take over, says whether it understands it, and ends. It acts
-//! upon nothing, so a program that is broken, hangs, or does not know the form costs nothing but a message.
+//! A rehearsal: the new program is started as a child, reads the state that it would take over, says whether it understands this state, and ends. It
+//! changes nothing, so a program that is broken, hangs, or does not know the form costs only an error message.
 
 use crossbeam_channel::{Receiver, bounded};
 use readiness::within;
@@ -24,7 +24,7 @@ pub(in crate::broker) struct Rehearsed {
     pub(in crate::broker) takes_over: String,
 }
 
-/// A program: the path at which it was found, and its file, which stays the same if another takes the path.
+/// A program: the path at which it was found, and its file, which stays the same if another file takes the path.
 #[derive(Clone, Debug)]
 pub(in crate::broker) struct Program {
     pub(in crate::broker) path: PathBuf,
@@ -32,11 +32,11 @@ pub(in crate::broker) struct Program {
 }
 
 impl Program {
-    /// The program that is at this path now. The owner of the path decides how long this takes.
+    /// Opens the program that is at this path now. The owner of the path decides how long this takes.
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// No program is there.
     pub(in crate::broker) fn at(path: PathBuf) -> io::Result<Self> {
         let named =
             |error| io::Error::new(io::Error::from(error).kind(), format!("{}: {error}", path.display()));
@@ -59,7 +59,7 @@ pub(in crate::broker) type Outcome = Result<(Program, Rehearsed), String>;
 #[derive(Debug)]
 pub(in crate::broker) struct Rehearsal {
     result: Receiver<Outcome>,
-    /// Reports to the broker's epoll instance that it is over.
+    /// Reports to the broker's epoll instance that the rehearsal is over.
     _listener: Listener,
 }
 
@@ -71,7 +71,7 @@ const ANSWER_BYTES: usize = 4096;
 const THREAD: &str = "rehearsal";
 
 impl Rehearsal {
-    /// Starts it, on a thread of its own, as the file system and starting a program may take long. `epoll` reports under `token` when it is over.
+    /// Starts a rehearsal, on its own thread, since file system and program start may take long. `epoll` reports its end under `token`.
     ///
     /// # Errors
     ///
@@ -98,7 +98,7 @@ impl Rehearsal {
         Ok(Self { result, _listener: listener })
     }
 
-    /// Returns the result, when it is there.
+    /// Returns the result, if the rehearsal is over.
     pub(in crate::broker) fn result(&self) -> Option<Outcome> {
         self.result.try_recv().ok()
     }
@@ -150,7 +150,7 @@ fn hear(child: &mut Child, until: Instant) -> Result<Rehearsed, String> {
     })
 }
 
-/// Reads until the end, or as much as an answer may have.
+/// Reads until the end, or up to the length limit of an answer.
 fn read(mut pipe: impl Read + AsFd, until: Instant) -> io::Result<Vec<u8>> {
     let mut bytes = vec![0; ANSWER_BYTES];
     let mut count = 0;

@@ -1,7 +1,7 @@
-//! GPUs that operators drain: contexts that begin go to other GPUs of their VMs, and those that are there are moved, one after the other.
+//! GPUs that operators drain: new contexts begin on other GPUs of their VMs, and the contexts on the drained GPU are moved, one after the other.
 //!
-//! A GPU stays drained until an operator says otherwise, or the broker ends. A context that cannot be moved goes on where it is, and the operator
-//! hears why.
+//! A GPU stays drained until an operator undrains it, or the broker ends. A context that cannot be moved goes on where it is, and the operator is
+//! told why.
 
 use super::super::connections::Peer;
 use super::super::control::{self, Answer};
@@ -32,7 +32,7 @@ impl Broker {
     ///
     /// # Errors
     ///
-    /// Why not.
+    /// The reason why not.
     pub(in crate::broker) fn admit_drain(&self) -> Result<(), String> {
         match &self.draining {
             Some(Draining { gpu, .. }) => {
@@ -67,13 +67,13 @@ impl Broker {
         self.place_all(now);
     }
 
-    /// Places the contexts of all VMs that begin from now on.
+    /// Places the contexts that begin from now on, for all VMs.
     fn place_all(&mut self, now: Nanos) {
         self.vms.indices().into_iter().for_each(|index| self.place(index));
         self.set_shares(now);
     }
 
-    /// Places contexts of a VM that begin from now on: on its own GPUs, but for those that are drained if there is another.
+    /// Places the contexts of a VM that begin from now on: on its own GPUs, or, in place of a drained one, on another if the VM has one.
     pub(in crate::broker) fn place(&mut self, index: usize) {
         let vm = &self.vms[index];
         let mut placement = Placement::own(vm.placement.0.len());
@@ -90,8 +90,7 @@ impl Broker {
         }
     }
 
-    /// The place of the GPU of a VM that is to be used instead of another: alike for programs, not drained, not among those that are `taken`, and
-    /// with the fewest contexts.
+    /// Returns the place of the GPU of a VM that replaces another: alike for programs, not drained, not among `taken`, and with the fewest contexts.
     fn instead_of(&self, index: usize, from: u8, taken: &[u8]) -> Option<u8> {
         let likeness = self.gpu_of(index, from).likeness;
         let places = (0..).take(self.vms[index].gpus.len()).filter(|place| !taken.contains(place));
@@ -117,18 +116,18 @@ impl Broker {
                     self.restarts.push(Restarting::new(peer, Restart::Drain, (index, ctx_id), now));
                     return self.tell(index, FromBroker::Restart { ctx_id, change: Some(change) });
                 }
-                // The context has left the GPU meanwhile, or has ended.
+                // The context has left the GPU since, or has ended.
                 Ok(None) => {}
                 Err(why) => self.tell_drain(&Answer::Draining { context: place, stays: Some(why) }, now),
             }
         }
     }
 
-    /// Returns the change by which a context leaves a GPU; nothing if it is not there.
+    /// Returns the change by which a context leaves a GPU; none if the context is not on it.
     ///
     /// # Errors
     ///
-    /// Its VM has no other GPU for it.
+    /// The VM has no other GPU for the context.
     fn change_away(&self, index: usize, ctx_id: ContextId, gpu: usize) -> Result<Option<GpuChange>, String> {
         let vm = &self.vms[index];
         let Some(context) = vm.contexts.get(&ctx_id) else { return Ok(None) };
@@ -143,7 +142,7 @@ impl Broker {
         }
     }
 
-    /// A context of the GPU that is being drained was moved, or was not.
+    /// Handles the result of a move of a context off the GPU that is being drained.
     pub(super) fn drain_moved(
         &mut self,
         (index, ctx_id): (usize, ContextId),
@@ -159,7 +158,7 @@ impl Broker {
         self.drain_on(now);
     }
 
-    /// Nothing is left to be moved.
+    /// Ends the draining: no context is left to be moved.
     fn drained(&mut self, now: Nanos) {
         let Some(Draining { peer, gpu, moved, .. }) = self.draining.take() else { return };
         let left = u32::try_from(self.gpus[gpu].contexts()).unwrap_or(u32::MAX);
@@ -173,7 +172,7 @@ impl Broker {
         self.connections.stream(draining.peer, &control::line(answer), false, &self.epoll, now);
     }
 
-    /// A context as operators name it, if its VM is there.
+    /// Returns a context as operators name it, if its VM exists.
     fn named(&self, index: usize, ctx_id: ContextId) -> Option<String> {
         self.vms.get(index).map(|vm| vm.context_name(ctx_id))
     }

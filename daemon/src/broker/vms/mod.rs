@@ -1,4 +1,4 @@
-//! Device processes: started, heard, ended and started again. One that misbehaves ends alone.
+//! Starts device processes, handles their messages, ends them and starts them again. If one misbehaves, it alone is ended.
 
 mod drains;
 mod moves;
@@ -38,15 +38,15 @@ use std::path::PathBuf;
 use std::process::ExitStatus;
 use std::time::Duration;
 
-/// Messages taken from one device process before everything else gets its turn.
+/// The most messages that are read from one device process before other events get their turn.
 const MESSAGES_PER_TURN: usize = 8;
 /// Bytes of a name that a guest or a driver gave.
 const NAME_BYTES: usize = 64;
 
 impl Broker {
-    /// Starts the device processes whose time has come. One waits while a process that ends still has its paths.
+    /// Starts the device processes whose time has come. A start waits while a process that is ending still has the same paths.
     pub(super) fn start_due(&mut self, now: Nanos) {
-        // The program that follows starts them, or this one when none follows.
+        // The program that follows starts them, or this program if the upgrade fails.
         if self.comes_to_rest() {
             return;
         }
@@ -115,7 +115,7 @@ impl Broker {
         self.has_ended(index, Duration::ZERO, now);
     }
 
-    /// A VM has no device process any more, and the last one lived for `life`.
+    /// Plans the next start for a VM without a device process, or forgets the VM. The last device process lived for `life`.
     fn has_ended(&mut self, index: usize, life: Duration, now: Nanos) {
         let vm = &mut self.vms[index];
         vm.taken.clear();
@@ -128,13 +128,13 @@ impl Broker {
         if vm.is_leaving {
             self.forget(index, now);
         } else if was_asked {
-            // It is to have what the file says now, at once.
+            // The VM gets the present settings of the file at once.
             vm.start_at = Some(now);
             vm.past.restarts += 1;
         } else {
             self.start_later(index, life, now);
         }
-        // Those that waited for its paths.
+        // Other VMs may have waited for the paths of this VM.
         self.vms
             .iter_mut()
             .filter(|vm| vm.is_idle() && !vm.is_leaving)
@@ -148,7 +148,7 @@ impl Broker {
         }
     }
 
-    /// A VM that has left the file, and has no device process any more, is gone: at once, or when its successor is.
+    /// Forgets a VM that has left the file and has no device process any more: at once, or when its successor has ended.
     pub(super) fn forget(&mut self, index: usize, now: Nanos) {
         if self.vms.get(index).is_some_and(|vm| vm.successor.is_some() || vm.awaits_successor) {
             return;
@@ -178,12 +178,12 @@ impl Broker {
         log::info!(vm = vm.name(); "the device process is started again after {}", Span(pause));
     }
 
-    /// A device process has ended.
+    /// Handles the end of a device process.
     pub(super) fn child_ended(&mut self, index: usize, now: Nanos) {
         if self.vms.get(index).is_none_or(|vm| vm.process.is_none()) {
             return;
         }
-        // It may have said that it serves.
+        // The successor may have said that it serves.
         self.hear_successor(index, now);
         let goes_on = |successor: &Successor| successor.serves && !successor.process.dying;
         let is_passed_on = self.vms[index].successor.as_ref().is_some_and(goes_on);
@@ -191,7 +191,7 @@ impl Broker {
             self.hear_last(index, now);
         }
         let Some(mut process) = self.vms[index].process.take() else { return };
-        // While it is there to be asked.
+        // The process can be asked for this only until it is reaped.
         let cpu = process.cpu_time();
         self.unwatch(&process);
         let status = process.reap();
@@ -217,7 +217,7 @@ impl Broker {
         }
     }
 
-    /// No device process goes on with what a VM had.
+    /// Ends all contexts of a VM, because no device process goes on with them.
     pub(super) fn all_ends(&mut self, index: usize, now: Nanos) {
         for (_, context) in std::mem::take(&mut self.vms[index].contexts) {
             self.context_ended(index, &context, now);
@@ -227,7 +227,7 @@ impl Broker {
         self.room_due(now);
     }
 
-    /// Hears what a device process has said of its contexts before it passed them on.
+    /// Handles the messages about contexts that a device process sent before it passed the contexts on.
     fn hear_last(&mut self, index: usize, now: Nanos) {
         while let Some(process) = self.vms[index].process.as_ref().filter(|process| !process.dying) {
             let Ok(Some((message, file))) = process.receive() else { return };
@@ -242,7 +242,7 @@ impl Broker {
         process.pidfd().into_iter().for_each(|pidfd| _ = unwatch(&self.epoll, pidfd));
     }
 
-    /// A device process has said something, reads again, or is gone.
+    /// Handles an event of a device process's channel: the process has sent a message, reads again, or is gone.
     pub(super) fn channel(&mut self, index: usize, flags: Events, now: Nanos) {
         if self.vms.get(index).is_none() {
             return;
@@ -266,11 +266,11 @@ impl Broker {
         }
     }
 
-    /// Tells a device process something, if there is one. One that has passed the VM on does nothing any more.
+    /// Sends a message to the device process of a VM, if it has one, or to a successor that serves: the other does nothing any more.
     pub(super) fn tell(&mut self, index: usize, message: FromBroker) {
         let vm = &mut self.vms[index];
         if let Some(successor) = vm.successor.as_mut().filter(|successor| successor.serves) {
-            // What it does not read is sent when it has the other's place; if it cannot be sent, it is ended, and its end is heard.
+            // Messages that wait are sent when the successor has the other's place. If one cannot be sent, the successor is killed.
             if successor.process.send(message).is_err() {
                 successor.kill();
             }
@@ -288,29 +288,29 @@ impl Broker {
         };
         let Some(process) = &self.vms[index].process else { return };
         let out = if some_wait { Events::EPOLLOUT } else { Events::empty() };
-        // It is watched as long as there is a process.
+        // The channel is watched as long as the process exists.
         let channel = process.channel();
         let _ = watch_for(&self.epoll, channel, Source::Channel.token(index), Events::EPOLLIN | out);
     }
 
-    /// Ends a device process that misbehaves. Its contexts end when it is gone.
+    /// Kills a device process that misbehaves. Its contexts end when the process is gone.
     pub(super) fn disown(&mut self, index: usize, why: &str) {
         let passage = self.passage();
         let vm = &mut self.vms[index];
         let Some(process) = vm.process.as_mut().filter(|process| !process.dying) else { return };
         process.kill();
         let _ = unwatch(&self.epoll, process.channel());
-        // While everything ends, or when it has just ended, that it is silent is no fault.
+        // While all processes end, or when this one has just ended, a closed channel is no fault.
         let name = vm.name();
         let level = if passage == Passage::ByGrant { Level::Info } else { Level::Debug };
         log::log!(level, vm = name; "the device process is ended: {why}");
     }
 
-    /// Does what a device process says.
+    /// Handles a message of a device process.
     ///
     /// # Errors
     ///
-    /// It says what it must not.
+    /// The process must not send this message.
     fn message(
         &mut self,
         index: usize,
@@ -378,7 +378,7 @@ impl Broker {
         }
     }
 
-    /// Notes that a device process is ready, and which GPUs the VM is on. The process has read no guest byte yet, so this can be believed.
+    /// Notes that a device process is ready, and which GPUs the VM is on. The process has read no guest byte yet, so the message can be trusted.
     fn ready(
         &mut self,
         index: usize,
@@ -411,7 +411,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Notes what a device process has settled at its start.
+    /// Notes the settings that a device process has reported at its start.
     fn settled(&mut self, index: usize, in_force: InForce) {
         let (memory, queues) = (printable(&in_force.memory), printable(&in_force.queues));
         if let Some(process) = &mut self.vms[index].process {
@@ -419,7 +419,7 @@ impl Broker {
         }
     }
 
-    /// Notes that a file was replaced on which a device process depends. The program is the same for all VMs, and the log tells it once.
+    /// Notes that a file was replaced on which a device process depends. The program is the same for all VMs, so the log reports it once.
     fn replaced(&mut self, index: usize, what: Replaced) {
         let what = what.map_path(|path| shown(&path.to_string_lossy(), PATH_BYTES).into());
         let is_news = what.is_program() && self.replaced_program().is_none();
@@ -433,19 +433,19 @@ impl Broker {
         }
     }
 
-    /// Returns the program, if a device process has told that it was replaced.
+    /// Returns the replaced program, if a device process has reported one.
     pub(super) fn replaced_program(&self) -> Option<&Replaced> {
         let processes = self.vms.iter().filter_map(|vm| vm.process.as_ref());
         processes.flat_map(|process| &process.replaced).find(|what| what.is_program())
     }
 
-    /// Notes what has become of a start, for the service manager.
+    /// Notes that a start has succeeded or failed, for the service manager.
     fn was_started(&mut self, index: usize) {
         self.vms[index].was_started = true;
         self.manager.status_changed();
     }
 
-    /// This GPU, by its index.
+    /// Returns the index of this GPU, which is added if it is new.
     fn gpu(&mut self, shared: &SharedGpu) -> usize {
         let known = self.gpus.iter().position(|gpu| gpu.uuid == shared.uuid);
         known.unwrap_or_else(|| {
@@ -456,7 +456,7 @@ impl Broker {
         })
     }
 
-    /// The VM has these GPUs from now on: the same as before if it has contexts.
+    /// Sets the GPUs of a VM, which are the same as before if the VM has contexts.
     fn set_gpus(&mut self, index: usize, places: &[usize]) {
         let vm = &mut self.vms[index];
         let mut before = std::mem::take(&mut vm.gpus);
@@ -465,7 +465,7 @@ impl Broker {
             vm.gpus.push(known.unwrap_or(OnGpu { gpu: *gpu, contexts: 0, rate: Rate::default() }));
         }
         if !before.is_empty() {
-            // Drivers may name their GPUs anew when they are updated.
+            // Drivers may give their GPUs new UUIDs when they are updated.
             log::warn!(vm = vm.settings.name.as_str(); "the VM is on another GPU than before");
         }
         for on in before {
@@ -474,12 +474,12 @@ impl Broker {
         }
     }
 
-    /// Tells the schedulers what each VM is to get.
+    /// Tells the schedulers the share of each VM.
     pub(super) fn set_shares(&mut self, now: Nanos) {
         (0..self.gpus.len()).for_each(|gpu| self.set_shares_on(gpu, now));
     }
 
-    /// Tells the scheduler of a GPU what each VM is to get there.
+    /// Tells the scheduler of a GPU the share of each VM.
     fn set_shares_on(&mut self, gpu: usize, now: Nanos) {
         let weights = self.weights_on(gpu);
         for vm in self.vms.iter().filter(|vm| vm.is_on(gpu)) {
@@ -488,17 +488,17 @@ impl Broker {
         }
     }
 
-    /// Weights of those that are on this GPU or may turn out to be.
+    /// Returns the sum of the weights of the VMs that are on this GPU, or may turn out to be.
     pub(super) fn weights_on(&self, gpu: usize) -> u64 {
         self.may_be_on(gpu).map(|vm| u64::from(vm.share.weight)).sum()
     }
 
-    /// VMs that are on this GPU or may turn out to be.
+    /// Returns the VMs that are on this GPU, or may turn out to be.
     pub(super) fn may_be_on(&self, gpu: usize) -> impl Iterator<Item = &Vm> {
         self.vms.iter().filter(move |vm| vm.gpus.is_empty() || vm.is_on(gpu))
     }
 
-    /// A context begins, on no GPU yet.
+    /// Adds a context, which is on no GPU yet.
     fn context_begins(
         &mut self,
         index: usize,
@@ -524,7 +524,7 @@ impl Broker {
         Ok(())
     }
 
-    /// A context comes to one of its VM's GPUs.
+    /// Adds a context to one of its VM's GPUs.
     fn context_comes(
         &mut self,
         index: usize,
@@ -538,7 +538,7 @@ impl Broker {
             return Err(format!("context {} comes to GPU {gpu} of {}", ctx_id.0, vm.gpus.len()));
         };
         let was_on = vm.is_on(place);
-        // One that was refused is not known.
+        // A context that was refused is not known.
         let Some(context) = vm.contexts.get_mut(&ctx_id) else { return Ok(()) };
         if context.keys.contains_key(&gpu) {
             return Err(format!("context {} comes to GPU {gpu} twice", ctx_id.0));
@@ -561,7 +561,7 @@ impl Broker {
         Ok(())
     }
 
-    /// A context is not on one of its VM's GPUs any more.
+    /// Removes a context from one of its VM's GPUs.
     fn context_leaves(&mut self, index: usize, ctx_id: ContextId, gpu: u8, now: Nanos) {
         let vm = &mut self.vms[index];
         let Some(context) = vm.contexts.get_mut(&ctx_id) else { return };
@@ -579,7 +579,7 @@ impl Broker {
         hung: bool,
         now: Nanos,
     ) -> Result<(), String> {
-        // One that was refused is not known.
+        // A context that was refused is not known.
         let Some(context) = self.vms[index].contexts.remove(&ctx_id) else { return Ok(()) };
         self.context_ended(index, &context, now);
         self.restart_ends(index, ctx_id, Err("it has ended"), now);
@@ -593,7 +593,7 @@ impl Broker {
         Ok(())
     }
 
-    /// Settles what a context has used on its GPUs.
+    /// Settles the usage of a context on its GPUs.
     fn context_ended(&mut self, index: usize, context: &VmContext, now: Nanos) {
         for (gpu, key) in context.places(&self.vms[index].gpus).collect::<Vec<_>>() {
             self.context_gone_from(index, gpu, key, now);
@@ -608,18 +608,18 @@ impl Broker {
         vm.gpus.iter_mut().filter(|on| on.gpu == gpu).for_each(|on| on.contexts -= 1);
         self.room_moves(index);
         if !self.vms[index].is_on(gpu) {
-            // The VM has left the GPU with it.
+            // With this context the VM has left the GPU.
             self.set_shares_on(gpu, now);
         }
     }
 }
 
-/// A name for people's eyes, of bounded length.
+/// Returns a name for people, made safe and of bounded length.
 fn printable(name: &str) -> String {
     shown(name, NAME_BYTES)
 }
 
-/// The text as a terminal may get it, up to `most` bytes.
+/// Returns the text made safe for a terminal, up to `most` bytes.
 fn shown(text: &str, most: usize) -> String {
     let mut bytes = 0;
     text.chars()

@@ -1,4 +1,4 @@
-//! Moves of contexts to other GPUs: the choice of the GPU, and whether a context can go there. The move itself is a restart on that GPU.
+//! Moves of contexts to other GPUs: the choice of the GPU, and the check whether a context can go there. The move itself is a restart on that GPU.
 
 use super::super::gpu::Gpu;
 use super::super::run::Broker;
@@ -7,7 +7,7 @@ use config::meant;
 use protocol::ids::ContextId;
 
 impl Broker {
-    /// Returns the change of GPUs that an operator wants of a context: to this GPU from that one, or from the only one that the context is on.
+    /// Returns the change of GPUs that an operator wants for a context: to GPU `to` from `from`, or from the only GPU that it is on.
     ///
     /// # Errors
     ///

@@ -1,11 +1,11 @@
-//! The broker of one VM, which the command line names: a thread of the VM's device process, with a control socket of its own. It does for that
-//! VM what the broker of several does, except to start processes, to read a file again and to make sockets again, since a device process may
-//! open nothing. Its sockets are made before the device process confines itself. It counts, measures and traces what the VM's contexts do on the
-//! GPU, and shares nothing out among them ([`Passage::Counted`](config::Passage)): they submit as if it were not there, and the device process alone says
-//! which of them hang (`serve::hangs`).
+//! The broker of one VM, which the command line names: a thread of the VM's device process, with a control socket of its own. It does the same for its VM
+//! as a broker of several VMs, except to start processes, to read a file again and to make sockets again, since a device process may open nothing. Its
+//! sockets are made before the device process confines itself. It counts, measures and traces the work of the VM's contexts on the GPU, and shares
+//! nothing out among them ([`Passage::Counted`](config::Passage)): contexts submit as if the broker did not exist, and the device process alone finds
+//! hung ones (`serve::hangs`).
 //!
-//! The device thread waits for it no more than for any broker, so operators and collectors hold up nobody, and goes on without it. A guest that
-//! took over the device process could have this thread say what it likes, about that VM alone.
+//! The device thread never waits for the broker, so operators and collectors delay no guest, and it goes on if the broker's thread ends. A guest that
+//! took over the device process could make this thread report anything, but only about the guest's own VM.
 
 use super::super::connections::Connections;
 use super::super::process::Process;
@@ -24,7 +24,7 @@ use std::os::fd::OwnedFd;
 use std::path::PathBuf;
 use std::sync::Arc;
 
-/// The sockets of one VM's daemon for operators and for those who collect metrics, before anybody is served there.
+/// The sockets of one VM's daemon for operators and for collectors of metrics, before the broker serves them.
 #[derive(Debug)]
 pub struct OneVm {
     vm: VmSettings,
@@ -38,11 +38,11 @@ pub struct OneVm {
 /// The VM, as its operators see it.
 #[derive(Debug)]
 pub struct OneVmOptions {
-    /// The VM's name. If there is none, it is called as its socket is.
+    /// The VM's name. Without a name, the VM is called after its socket.
     pub name: Option<String>,
-    /// The VM's options, with the path of the socket that it has and the bounds that hold.
+    /// The VM's options, with the path of its socket and the bounds in force.
     pub options: VmOptions,
-    /// The words of its command line.
+    /// The words of the command line.
     pub given: Vec<String>,
 }
 
@@ -52,8 +52,8 @@ const THREAD: &str = "control";
 const NAMELESS: &str = "vm";
 
 impl OneVm {
-    /// Makes the control socket for those who have access, and the socket for metrics if there is to be one. A socket file that nobody serves any
-    /// more is replaced. From then on no path is looked at, as the process may not do that once it has confined itself.
+    /// Makes the control socket for the users who have access, and the socket for metrics if it is wanted. A socket file that no process serves any
+    /// more is replaced. From then on the broker looks up no path, because the process may not do that once it has confined itself.
     ///
     /// # Errors
     ///
@@ -69,14 +69,14 @@ impl OneVm {
         Ok(Self { vm: vm.settings(), control, access, metrics, connections, epoll })
     }
 
-    /// The socket files that were made, which somebody has to remove in the end. Absolute paths.
+    /// Returns the absolute paths of the socket files that were made, which another process has to remove in the end.
     #[must_use]
     pub fn files(&self) -> Vec<PathBuf> {
         let files = self.connections.files().into_iter();
         files.filter_map(|(_, kept)| std::path::absolute(kept.path()).ok()).collect()
     }
 
-    /// Serves on a thread of its own, which ends when the other end of its channel is closed. Returns that end, which is for the device thread.
+    /// Serves on a thread of its own, which ends when the other end of its channel is closed. Returns this other end, which is for the device thread.
     ///
     /// # Errors
     ///
@@ -107,7 +107,7 @@ impl OneVm {
     }
 }
 
-/// The settings of a broker that shares nothing out.
+/// Returns the settings of a broker that shares nothing out.
 fn settings_of(
     vm: VmSettings,
     control_socket: PathBuf,
@@ -137,7 +137,7 @@ impl OneVmOptions {
     }
 
     fn settings(mut self) -> VmSettings {
-        // The process may not ask for its folder once it has confined itself.
+        // The process may not ask for its working folder once it has confined itself.
         self.options.socket_path = self.options.socket_path.as_deref().map(absolute);
         let memory = self.options.quotas.device_memory.map(|amount| format!("device-memory={amount}"));
         let is_said =

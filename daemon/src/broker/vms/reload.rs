@@ -1,5 +1,5 @@
 //! The broker takes over a configuration file that was read again: it carries out the plan of `reload::plan`, at once or when a VM is off, and
-//! answers the operators that asked.
+//! answers the operators who asked.
 
 use super::super::backoff::Backoff;
 use super::super::connections::Peer;
@@ -13,11 +13,11 @@ use super::super::settings::share::Policy;
 use super::super::settings::{Settings, VmSettings};
 use sched::Nanos;
 
-/// The answer where there is no file to read again.
+/// The answer of a daemon that has no file to read again.
 const NO_FILE: &str = "this daemon serves one VM and has no file: end it, and start it with other options";
 
 impl Broker {
-    /// Has the file read, for this operator if one asks. The service manager learns when that begins, and in [`Self::take_read`] when it is over.
+    /// Has the file read, for this operator if one asks. The service manager is told of the begin, and of the end in [`Self::take_read`].
     pub(in crate::broker) fn read_again(&mut self, asker: Asker<Peer>, now: Nanos) {
         let Some(Upkeep { reader, .. }) = &mut self.upkeep else {
             let answer = Answer::Error { error: NO_FILE.into() };
@@ -78,7 +78,7 @@ impl Broker {
         askers.iter().filter_map(|asker| asker.peer).for_each(|peer| self.say(peer, &answer, now));
     }
 
-    /// Has `new` hold instead of the present settings, as far as `how` says. Returns the changes for the VMs.
+    /// Puts `new` into force instead of the present settings, as far as `how` allows. Returns the changes for the VMs.
     pub(in crate::broker) fn adopt(&mut self, new: Settings, how: How, now: Nanos) -> Reloaded {
         let actions = sparing(plan(&self.settings, &new), |vm| !how.now && self.is_used(vm));
         let settings = merged(&self.settings, new, &actions);
@@ -97,7 +97,7 @@ impl Broker {
         told
     }
 
-    /// Takes the options that hold for VMs. Those of a VM may differ though they are written as before: a group of users can have another number.
+    /// Takes over the new options of VMs. A VM's options may differ though they are written as before: a group of users can have got another number.
     fn take_options(&mut self) {
         for vm in self.vms.iter_mut() {
             let named = |settings: &&VmSettings| settings.name == vm.settings.name;
@@ -107,7 +107,7 @@ impl Broker {
         }
     }
 
-    /// Returns whether a frontend is connected to a VM, and is not losing it already.
+    /// Returns whether a frontend is connected to a VM whose device process is not being ended.
     fn is_used(&self, name: &str) -> bool {
         let vm = self.vms.named(name).map(|index| &self.vms[index]);
         let process = vm.filter(|vm| vm.ending.is_none()).and_then(|vm| vm.process.as_ref());
@@ -119,7 +119,7 @@ impl Broker {
             Action::Policy(policy) => {
                 log::info!("VMs share GPUs by another policy: {}", policy.name());
                 if policy == Policy::Equal {
-                    // Under this policy a weight that an operator has given does not hold either.
+                    // Under this policy, weights that operators have set do not count either.
                     for vm in self.vms.iter_mut() {
                         vm.share.weight = vm.settings.share.weight;
                         self.groups.set_weight(vm);
@@ -149,14 +149,14 @@ impl Broker {
         }
     }
 
-    /// Calls `act` for the VM of this name, if it is there.
+    /// Calls `act` for the VM of this name, if it exists.
     fn of_vm(&mut self, name: &str, act: impl FnOnce(&mut Self, usize)) {
         if let Some(index) = self.vms.named(name) {
             act(self, index);
         }
     }
 
-    /// The VM's frontend is gone: postponed changes take effect, and the device process ends for that, or for one of the program that runs now.
+    /// Has postponed changes take effect when a frontend is gone. Ends the device process for them, or if it runs an earlier program.
     pub(in crate::broker) fn frontend_gone(&mut self, index: usize, now: Nanos) {
         let is_older = self.vms[index].process.as_ref().is_some_and(|process| process.is_older);
         if self.take_effect(index) || is_older {
@@ -166,7 +166,7 @@ impl Broker {
         }
     }
 
-    /// Has the postponed change of a VM hold. Returns whether there was one.
+    /// Puts the postponed change of a VM into force. Returns whether the VM had one.
     pub(in crate::broker) fn take_effect(&mut self, index: usize) -> bool {
         let vm = &mut self.vms[index];
         match vm.pending.take() {
@@ -189,7 +189,7 @@ impl Broker {
     fn admit(&mut self, vm: VmSettings, now: Nanos) {
         log::info!(vm = vm.name.as_str(); "the VM is new in the configuration file");
         match self.vms.named(&vm.name) {
-            // The VM comes back before its device process has ended.
+            // The VM has come back before its device process has ended.
             Some(index) => {
                 self.vms[index].is_leaving = false;
                 self.vms[index].share = vm.share;
@@ -218,7 +218,7 @@ impl Broker {
         vm.log_share("the file changes the VM's share:");
     }
 
-    /// The VM gets a device process with these settings when the one that it has has ended.
+    /// Gives the VM a device process with these settings when its present one has ended.
     fn replace(&mut self, index: usize, settings: VmSettings, now: Nanos) {
         let vm = &mut self.vms[index];
         vm.settings = settings;

@@ -1,8 +1,8 @@
-//! A VM in use gets a device process of this program in the place of one of an earlier program: the *successor*, which starts beside it, and
-//! to which the other passes the frontend and the workers of its programs on (`serve::succession`). Contexts stay as they are: their grants and doorbells are
+//! A VM in use gets a device process of this program in place of one of an earlier program. This *successor* starts beside the earlier process, which
+//! passes the frontend and the workers of its programs on to it (`serve::succession`). Contexts stay as they are: their grants and doorbells are
 //! between the broker and the workers.
 //!
-//! The broker waits for neither of them. A successor that is late, or says what it must not, is ended, and the VM keeps the device process that it has.
+//! The broker waits for neither process. A successor that is late, or sends a forbidden message, is ended, and the VM keeps its device process.
 
 use super::super::process::Process;
 use super::super::run::Broker;
@@ -17,11 +17,11 @@ use std::os::fd::AsFd;
 
 /// Time that a successor has to be ready, and then to take over, in nanoseconds.
 const PATIENCE: Nanos = 60_000_000_000;
-/// Time that the other device process has to end when the successor serves, in nanoseconds: longer than the 10 s that its launcher has to end.
+/// The time that the earlier device process has to end when the successor serves, in nanoseconds: longer than the 10 s that its launcher has to end.
 const LEAVE_PATIENCE: Nanos = 15_000_000_000;
 
 impl Broker {
-    /// Starts a successor whose time has come, one at a time as each tries its GPUs, and ends those that are late.
+    /// Starts a successor whose time has come, one at a time because each tries its GPUs, and ends late ones.
     pub(in crate::broker) fn renew_due(&mut self, now: Nanos) {
         if !self.renews() {
             return;
@@ -48,7 +48,7 @@ impl Broker {
         }
     }
 
-    /// Returns when [`Self::renew_due`] has something to do, whatever happens until then.
+    /// Returns when [`Self::renew_due`] is to be called next, even if no event comes until then.
     pub(in crate::broker) fn next_renewal(&self) -> Option<Nanos> {
         if !self.renews() {
             return None;
@@ -127,11 +127,11 @@ impl Broker {
         }
     }
 
-    /// A successor has said something.
+    /// Handles the messages of a successor.
     pub(in crate::broker) fn hear_successor(&mut self, index: usize, now: Nanos) {
         let Some(successor) = self.vms.get_mut(index).and_then(|vm| vm.successor.as_mut()) else { return };
         if successor.serves || successor.process.dying {
-            // An end that is closed would wake the broker again and again.
+            // A closed channel would wake the broker again and again.
             let _ = unwatch(&self.epoll, successor.process.channel());
             return;
         }
@@ -140,7 +140,7 @@ impl Broker {
             Ok(None) => {}
             Ok(Some((ToBroker::Frontend { connected: true }, _))) if is_ready => {
                 (successor.serves, successor.until) = (true, now.saturating_add(LEAVE_PATIENCE));
-                // The end of the other process is near, and what else this one says is heard then.
+                // The earlier process ends soon, and further messages of the successor are handled then.
                 let _ = unwatch(&self.epoll, successor.process.channel());
                 self.repeat_orders(index, now);
             }
@@ -153,14 +153,14 @@ impl Broker {
                 self.vms[index].renew_at = None;
                 self.end_successor(index, "it says something before it serves");
             }
-            // The reason is logged when its end is heard.
+            // The reason is logged when the successor's end is handled.
             Err(_) => {
                 let _ = unwatch(&self.epoll, successor.process.channel());
             }
         }
     }
 
-    /// Tells a successor that serves what the other process may not have read when it passed the VM on. Restarts were not begun then.
+    /// Repeats to a serving successor the orders that the earlier process may not have read when it passed the VM on. Unread restarts have not begun.
     fn repeat_orders(&mut self, index: usize, now: Nanos) {
         let killed = self.vms[index].contexts.iter().filter(|(_, context)| context.killed.is_some());
         for ctx_id in killed.map(|(ctx_id, _)| *ctx_id).collect::<Vec<_>>() {
@@ -169,7 +169,7 @@ impl Broker {
         self.no_restarts_of(index, "the VM has just got a device process of a new program: try again", now);
     }
 
-    /// Tells both device processes of a VM that the one follows the other, or ends the successor, whose VM gets another one later.
+    /// Tells both device processes of a VM that the successor follows, or ends the successor, in which case the VM gets another one later.
     fn have_handed_on(&mut self, index: usize) {
         let vm = &self.vms[index];
         if !vm.could_have_successor() {
@@ -195,14 +195,14 @@ impl Broker {
         self.sent(index, sent.unwrap_or(Ok(false)));
     }
 
-    /// Returns whether the successor of a VM has the GPUs that the VM has, in their order.
+    /// Returns whether the successor has the same GPUs as the VM, in the same order.
     fn has_the_same_gpus(&self, vm: &Vm) -> bool {
         let offer = vm.successor.as_ref().and_then(|successor| successor.offer.as_ref());
         let offered = offer.into_iter().flat_map(|offer| &offer.gpus).map(|gpu| gpu.uuid);
         offered.eq(vm.gpus.iter().map(|on| self.gpus[on.gpu].shared().uuid))
     }
 
-    /// Ends the successor of a VM, if there is one.
+    /// Ends the successor of a VM, if the VM has one.
     pub(in crate::broker) fn end_successor(&mut self, index: usize, why: &str) {
         let vm = &mut self.vms[index];
         let Some(successor) = vm.successor.as_mut().filter(|successor| !successor.process.dying) else {
@@ -212,7 +212,7 @@ impl Broker {
         log::info!(vm = vm.name(); "the device process of the new program is ended: {why}");
     }
 
-    /// A successor has ended.
+    /// Handles the end of a successor.
     pub(in crate::broker) fn successor_ended(&mut self, index: usize, now: Nanos) {
         let Some(vm) = self.vms.get_mut(index) else { return };
         let Some(Successor { mut process, serves, .. }) = vm.successor.take() else { return };
@@ -240,7 +240,7 @@ impl Broker {
         self.forget_left(index, now);
     }
 
-    /// The device process of a VM has ended, and its contexts with it if its successor did not go on with them. Returns whether that serves the VM now.
+    /// Puts a ready successor in the place of an ended device process. Unless it serves already, all contexts end. Returns whether it took the place.
     pub(super) fn succeed(&mut self, index: usize, now: Nanos) -> bool {
         let vm = &mut self.vms[index];
         vm.renew_at = None;
@@ -259,13 +259,13 @@ impl Broker {
         let vm = &mut self.vms[index];
         let state = if serves { "serves the VM" } else { "is there in its place" };
         log::info!(vm = vm.name(), pid = process.pid(); "a device process of the new program {state}");
-        // As the other was, until it says otherwise.
+        // The frontend counts as connected, as to the earlier process, until this one says otherwise.
         process.connected = true;
         vm.process = Some(process);
         let Offer { gpus, limits, in_force } = offer;
         let ready =
             watched.map_err(|error| error.to_string()).and_then(|()| self.ready(index, &gpus, limits, now));
-        // The other may have been told of another placement when it did nothing any more.
+        // The earlier process may have been told of a new placement when it did nothing any more.
         let placement = self.vms[index].placement.clone();
         self.tell(index, FromBroker::Place { placement });
         self.settled(index, in_force);
@@ -277,5 +277,5 @@ impl Broker {
     }
 }
 
-/// The reason why a successor is ended whose VM has no device process that it could follow.
+/// The reason why a successor is ended if its VM has no device process that it could follow.
 const NOT_NEEDED: &str = "it is not needed any more";

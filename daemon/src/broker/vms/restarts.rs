@@ -1,7 +1,7 @@
-//! Restarts of contexts that operators want: passed on to device processes, and told to the operators that wait for them.
+//! Restarts of contexts that operators want: the broker passes the requests on to device processes, and their progress to the waiting operators.
 //!
-//! A device process is asked once and may answer at any time. Its reports meanwhile are told at a bounded rate, and reports that no operator asked
-//! for are not told. An operator who goes away changes nothing.
+//! A device process is asked once and may answer at any time. Until then, its reports are passed on at a bounded rate, and reports that no operator
+//! asked for are dropped. An operator who goes away changes nothing.
 
 use super::super::connections::Peer;
 use super::super::control::{self, Answer};
@@ -51,7 +51,7 @@ impl Broker {
         self.tell(index, wanted);
     }
 
-    /// A device process reports its progress.
+    /// Takes in the progress that a device process reports.
     pub(in crate::broker) fn restart_goes_on(
         &mut self,
         index: usize,
@@ -64,7 +64,7 @@ impl Broker {
         }
     }
 
-    /// A device process has answered, or cannot any more.
+    /// Ends a restart: the device process has answered, or cannot answer any more.
     pub(in crate::broker) fn restart_ends(
         &mut self,
         index: usize,
@@ -102,7 +102,7 @@ impl Broker {
         self.tell_restart(peer, &answer, true, now);
     }
 
-    /// A device process is gone, and with it all requests to it; operators are told why.
+    /// Ends all restarts of a device process that is gone; operators are told why.
     pub(in crate::broker) fn no_restarts_of(&mut self, index: usize, why: &str, now: Nanos) {
         let of_it = self.restarts.iter().filter(|restart| restart.index == index);
         for ctx_id in of_it.map(|restart| restart.ctx_id).collect::<Vec<_>>() {
@@ -125,7 +125,7 @@ impl Broker {
         self.restarts = restarts;
     }
 
-    /// Returns when [`Self::restarts_due`] has something to do next.
+    /// Returns when [`Self::restarts_due`] is to be called next.
     pub(in crate::broker) fn next_restart(&self) -> Option<Nanos> {
         self.restarts.iter().map(Restarting::next).min()
     }
@@ -135,7 +135,7 @@ impl Broker {
     }
 }
 
-/// The words of a device process, for people's eyes.
+/// Returns the words of a device process for people, made safe and of bounded length.
 fn bounded(reason: &str) -> String {
     let mut bytes = 0;
     let fits = |c: &char| {

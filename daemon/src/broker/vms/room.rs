@@ -1,4 +1,4 @@
-//! Shares the memory of GPUs out among VMs that are promised more than there is: passes the ledger's orders on to device processes.
+//! Shares out the memory of GPUs among VMs that are promised more than exists: passes the ledger's orders on to device processes.
 
 use super::super::ledger::Order;
 use super::super::run::Broker;
@@ -6,8 +6,8 @@ use crate::ipc::{FromBroker, RoomOrder, RoomState};
 use sched::Nanos;
 
 impl Broker {
-    /// A VM's device process is ready: it may hold the amount of the ledger, if the file says how much VMs may hold together. A successor, which goes on
-    /// with the contexts, may hold what the VM could hold before.
+    /// Tells a device process that is ready how much it may hold by the ledger, if the file bounds the memory of all VMs. A successor, which goes on
+    /// with the contexts, may hold as much as the VM could before.
     pub(super) fn room_begins(&mut self, index: usize) {
         let reserved = self.vms[index].settings.reserved_memory;
         let gpus = self.rooms_of(index);
@@ -24,11 +24,11 @@ impl Broker {
         self.order(index, order);
     }
 
-    /// A VM may have come to one of its GPUs or left it.
+    /// Updates the ledger after a VM may have come to one of its GPUs or left it.
     pub(super) fn room_moves(&mut self, index: usize) {
         self.ledger.uses(index, self.rooms_of(index));
         if self.settings.room.gpu_memory.is_some() {
-            // The VM may have to hear how much memory there is now.
+            // The VM may have to be told the new amount of memory.
             self.next_room = Some(0);
         }
     }
@@ -43,7 +43,7 @@ impl Broker {
         used.map(|(_, on)| (on.gpu, most(on.gpu))).collect()
     }
 
-    /// A VM says how much memory it holds and wants.
+    /// Takes in the memory that a VM reports to hold and to want.
     pub(super) fn room_told(&mut self, index: usize, state: RoomState, now: Nanos) {
         self.ledger.set_weight(index, self.vms[index].share.weight);
         self.ledger.hears(index, state, now);

@@ -1,7 +1,7 @@
-//! Everything that a broker passes on to the program that follows it, as one piece of JSON, and the descriptors that go with it.
+//! The state that a broker passes on to the program that follows it: one piece of JSON, and the descriptors that belong to it.
 //!
-//! The two programs may be of different versions, so the text begins with its form, with the version of the messages to device processes and with
-//! that of the pages of grants, which stay those of the old program. A program that does not know one of the three says so and takes nothing over. A
+//! The two programs may be of different versions, so the text begins with its form, the version of the messages to device processes and that of the
+//! pages of grants, which both stay those of the old program. A program that does not know one of the three reports this and takes nothing over. A
 //! value that a known form lacks has its default, so that a form need not change for an additional value. The old program is trusted, its text is
 //! not: it holds data of guests, so indices are checked before they are used, and each descriptor is taken once (`upgrade::passing`).
 
@@ -58,12 +58,12 @@ pub(in crate::broker) struct BrokerState {
     pub(in crate::broker) settings: Settings,
     pub(in crate::broker) groups: Groups,
     pub(in crate::broker) listeners: Vec<PassedListener>,
-    /// The operator's connection that is to hear of the result.
+    /// The connection of the operator who is to be told the result.
     pub(in crate::broker) asker: Option<RawFd>,
     /// The log of grants.
     pub(in crate::broker) log: Option<RawFd>,
     pub(in crate::broker) gpus: Vec<PassedGpu>,
-    /// VMs so far; no index is as high.
+    /// The number of VMs so far; every index is lower.
     pub(in crate::broker) added: u32,
     /// The number of the last context.
     pub(in crate::broker) last_key: u64,
@@ -107,7 +107,7 @@ pub(in crate::broker) struct PassedVm {
 pub(in crate::broker) struct PassedOnGpu {
     /// The GPU's index among all.
     pub(in crate::broker) gpu: usize,
-    /// The usage of its contexts that have ended.
+    /// The usage of the VM's ended contexts on this GPU.
     #[serde(with = "UsageForm")]
     pub(in crate::broker) ended: Usage,
 }
@@ -158,13 +158,13 @@ pub(in crate::broker) enum Unfit {
     /// The text is written in a form that this program does not know.
     #[error("the state has the form {0}, and this program knows {known}", known = FORM)]
     Form(u32),
-    /// Device processes that run speak otherwise than this program.
+    /// The running device processes use another version of messages than this program.
     #[error(
         "device processes that run have messages of version {0}, and this program has those of {own}: start the broker anew when the VMs are off",
         own = BROKER_MESSAGES
     )]
     Messages(u32),
-    /// Workers that run have pages of grants that this program does not understand.
+    /// The running workers have pages of grants that this program does not understand.
     #[error(
         "workers that run have pages of grants of layout {0}, and this program has those of {own}: start the broker anew when the VMs are off",
         own = GRANTS_LAYOUT
@@ -180,14 +180,14 @@ impl BrokerState {
     ///
     /// # Errors
     ///
-    /// A path in it is not valid text.
+    /// A path in the state is not valid text.
     pub(in crate::broker) fn to_text(&self, descriptors: Vec<RawFd>) -> io::Result<Vec<u8>> {
         let (form, messages, pages) = (FORM, BROKER_MESSAGES, GRANTS_LAYOUT);
         let text = Text { form, messages, pages, descriptors, state: self };
         serde_json::to_vec(&text).map_err(io::Error::other)
     }
 
-    /// Reads it, and the numbers of the descriptors that go with it.
+    /// Reads the state, and the numbers of the descriptors that belong to it.
     ///
     /// # Errors
     ///
@@ -209,7 +209,7 @@ impl BrokerState {
         Ok((text.state, text.descriptors))
     }
 
-    /// Checks that the parts agree with each other.
+    /// Checks that the parts of the state agree with each other.
     fn check(&self) -> Result<(), &'static str> {
         let (mut indices, mut keys, mut names) = (BTreeSet::new(), BTreeSet::new(), BTreeSet::new());
         for vm in &self.vms {
@@ -246,11 +246,11 @@ pub struct Passed {
 }
 
 impl Passed {
-    /// Reads it from standard input.
+    /// Reads the state from standard input.
     ///
     /// # Errors
     ///
-    /// It cannot be read, or is not for this program.
+    /// The state cannot be read, or is not for this program.
     pub fn read() -> io::Result<Self> {
         let (state, descriptors) = BrokerState::of_text(&read_standard_input()?).map_err(io::Error::other)?;
         Ok(Self { state, descriptors })
@@ -263,11 +263,11 @@ impl Passed {
         serde_json::to_string(&answer).unwrap_or_default() + "\n"
     }
 
-    /// Takes over the descriptors that go with it. To be called before this process opens others.
+    /// Takes over the descriptors of the state. The caller calls this before this process opens others.
     ///
     /// # Errors
     ///
-    /// A descriptor is not there.
+    /// A descriptor is missing.
     pub fn inherit(self) -> io::Result<Predecessor> {
         Ok(Predecessor { state: self.state, inherited: Inherited::all(self.descriptors)? })
     }

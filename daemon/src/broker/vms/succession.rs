@@ -18,7 +18,7 @@ use std::os::unix::process::CommandExt;
 
 /// The option by which a program is told to follow the broker whose state is its standard input.
 const TAKE_OVER: &str = "--take-over";
-/// The option beside it for a rehearsal.
+/// The further option for a rehearsal.
 const CHECK: &str = "--check-config";
 /// Time for a rehearsal, in nanoseconds. The rehearsal has a shorter limit of its own, which fails only if the file system or the system hangs.
 const REHEARSAL_PATIENCE: Nanos = 30_000_000_000;
@@ -26,11 +26,11 @@ const REHEARSAL_PATIENCE: Nanos = 30_000_000_000;
 const REST_PATIENCE: Nanos = 10_000_000_000;
 /// Nanoseconds after which the operator gets another line, so that the connection is known to be alive.
 const TELL: Nanos = 3_000_000_000;
-/// The answer where the daemon serves one VM.
+/// The answer of a daemon that serves one VM.
 const ONE_VM: &str = "a daemon of one VM goes on with the program that it was started with; to upgrade it, start it anew when the VM is off";
 
 impl Broker {
-    /// An operator wants the newly installed program to go on in this one's place.
+    /// Begins the upgrade to the newly installed program, as an operator wants.
     pub(in crate::broker) fn begin_upgrade(&mut self, peer: Peer, now: Nanos) {
         let begun = self.admit_upgrade().and_then(|upkeep| {
             let arguments = [upkeep.file.arguments(), vec![CHECK.into(), TAKE_OVER.into()]].concat();
@@ -79,7 +79,7 @@ impl Broker {
         self.connections.stream(upgrading.peer, &line, false, &self.epoll, now);
     }
 
-    /// The new program has answered, or has failed.
+    /// Takes in the result of the rehearsal: the new program has answered, or has failed.
     pub(in crate::broker) fn take_rehearsed(&mut self, now: Nanos) {
         let Some(Upgrading { stage, .. }) = &mut self.upgrading else { return };
         let Stage::Rehearses(rehearsal, _) = &*stage else { return };
@@ -90,7 +90,7 @@ impl Broker {
                 let version: String = takes_over.chars().map(outside::visible).take(64).collect();
                 log::info!("{} (version {version}) can take over", program.path.display());
                 *stage = Stage::Rests(program, now.saturating_add(REST_PATIENCE));
-                // Successors of this program would have to be followed in turn. One that takes over already does so within the time.
+                // Successors that run this program would soon have to be replaced in turn. A successor that is already taking over finishes in time.
                 for index in self.vms.indices() {
                     if self.vms[index].successor.as_ref().is_some_and(|successor| successor.offer.is_none()) {
                         self.end_successor(index, "the broker is being upgraded once more");
@@ -100,7 +100,7 @@ impl Broker {
         }
     }
 
-    /// Goes on with an upgrade if it is time to. Does not return if the new program begins.
+    /// Goes on with an upgrade if it is time. Does not return if the new program begins.
     pub(in crate::broker) fn upgrade_due(&mut self, now: Nanos) {
         let Some(Upgrading { stage, tell_at, .. }) = &self.upgrading else { return };
         match stage {
@@ -121,19 +121,19 @@ impl Broker {
         }
     }
 
-    /// Returns when [`Self::upgrade_due`] has something to do, even if nothing happens until then.
+    /// Returns when [`Self::upgrade_due`] is to be called even if no event comes.
     pub(in crate::broker) fn next_upgrade(&self) -> Option<Nanos> {
         self.upgrading.as_ref().map(|upgrading| upgrading.tell_at)
     }
 
-    /// Returns whether no thread of the broker's has work for it, and no peer waits for an answer that comes in a moment.
+    /// Returns whether the broker's threads have no work under way, and no peer waits for an answer that comes in a moment.
     fn is_at_rest(&self) -> bool {
         let reads = self.upkeep.as_ref().is_some_and(|upkeep| upkeep.reader.is_reading());
         let starts = |vm: &Vm| vm.is_starting || vm.awaits_successor || vm.successor.is_some();
         self.waiting.is_empty() && !reads && !self.vms.iter().any(starts)
     }
 
-    /// Returns whether an upgrade waits for a moment of rest: then the broker begins no work that would put it off.
+    /// Returns whether an upgrade waits for a moment of rest: then the broker begins no work that would delay the upgrade.
     pub(in crate::broker) fn comes_to_rest(&self) -> bool {
         self.upgrading.as_ref().is_some_and(|upgrading| matches!(upgrading.stage, Stage::Rests(..)))
     }
@@ -146,12 +146,12 @@ impl Broker {
         self.connections.stream(peer, &line, true, &self.epoll, now);
     }
 
-    /// Executes the new program. Returns the reason if that was not possible; then everything is as before.
+    /// Executes the new program. Returns the reason if that failed; the broker then goes on as before.
     fn hand_on(&mut self, program: &Program, now: Nanos) -> Result<io::Error, io::Error> {
         let arguments = self.upkeep.as_ref().map(|upkeep| upkeep.file.arguments()).unwrap_or_default();
         self.gpus.iter_mut().for_each(|gpu| gpu.look_at_every(now, self.log.as_mut()));
         self.log.iter_mut().for_each(GrantLog::flush);
-        // Copies outlive this program, as the originals do not. If this goes on they are closed.
+        // The copies outlive this program, and the originals do not. If this program goes on, the copies are closed.
         let mut copies: Vec<OwnedFd> = Vec::new();
         let mut pass = |file: BorrowedFd<'_>| -> io::Result<RawFd> {
             let copy = rustix::io::dup(file)?;

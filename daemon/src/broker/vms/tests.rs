@@ -1,4 +1,4 @@
-//! Device processes that a test plays: the messages that they may send, and that one which sends more ends alone.
+//! Tests with played device processes: the messages that they may send, and that a process which sends others ends alone.
 
 mod moves;
 mod reload;
@@ -41,7 +41,7 @@ fn write(vm: &mut VmSettings, options: &[&str]) {
     *vm = vm.clone().read_anew();
 }
 
-/// Returns the further options that a VM has, which its device process is started with.
+/// Returns the further options with which the device process of a VM is started.
 fn written(vm: &VmSettings) -> &[String] {
     assert_eq!(&vm.clone().read_anew(), vm, "it has other options than are written");
     &vm.written[WRITTEN.len()..]
@@ -94,7 +94,7 @@ impl World {
         self.broker.channel(vm, Events::EPOLLIN, self.now);
     }
 
-    /// A VM whose device process has ended gets another.
+    /// Gives a VM whose device process has ended another one.
     fn start_anew(&mut self, vm: usize) {
         let (process, peer) = Process::played().unwrap();
         self.broker.watch_process(vm, &process).unwrap();
@@ -112,14 +112,14 @@ impl World {
         GateSide::open(&page).unwrap()
     }
 
-    /// A context comes to a GPU, whether it has begun or not.
+    /// Has a context come to a GPU, whether it has begun or not.
     fn come(&mut self, vm: usize, ctx_id: u32, gpu: u8) -> GateSide {
         let page = grant_page().unwrap();
         self.pass(vm, &comes(ctx_id, gpu), page.as_fd());
         GateSide::open(&page).unwrap()
     }
 
-    /// A context comes to a GPU; a new one begins there.
+    /// Has a context come to a GPU. A new context begins first.
     fn begin_with(&mut self, vm: usize, ctx_id: u32, gpu: u8, page: BorrowedFd<'_>) {
         let known = self.broker.vms.get(vm).is_some_and(|vm| vm.contexts.contains_key(&ContextId(ctx_id)));
         if !known {
@@ -128,7 +128,7 @@ impl World {
         self.pass(vm, &comes(ctx_id, gpu), page);
     }
 
-    /// A context begins whose worker rings there, on no GPU yet.
+    /// Has a context begin, on no GPU yet, whose worker rings this doorbell.
     fn begin_ringing(&mut self, vm: usize, ctx_id: u32, doorbell: BorrowedFd<'_>) {
         self.pass(vm, &begins(ctx_id), doorbell);
     }
@@ -146,12 +146,12 @@ impl World {
         reported.events().len()
     }
 
-    /// A worker of the VM rings.
+    /// Has a worker of the VM ring.
     fn ring(&mut self, vm: usize) {
         self.broker.turn(&[Event::new(Events::EPOLLIN, Source::Doorbell.token(vm))], self.now);
     }
 
-    /// Nothing that the first VM did has harmed the second: its context is granted its ready submission.
+    /// Checks that the first VM has not harmed the second, whose context is granted its ready submission.
     #[track_caller]
     fn check_second(&mut self, gate: &GateSide) {
         gate.tell(Counters { ready: 1, dispatched: 0, completed: 0 });
@@ -200,7 +200,7 @@ fn ready_on(gpus: &[[u8; 16]]) -> ToBroker {
     }
 }
 
-/// Returns the same message, but guests see so many of the GPUs only.
+/// Returns the same message, but guests see only the first `seen` GPUs.
 fn with_spares(ready: ToBroker, seen: usize) -> ToBroker {
     let ToBroker::Ready { mut gpus, limits, in_force } = ready else { unreachable!() };
     gpus[seen..].iter_mut().for_each(|gpu| gpu.spare = true);
@@ -234,7 +234,7 @@ fn a_worker_is_heard_by_its_own_doorbell_whatever_another_does_to_its_own() {
     world.begin_ringing(0, 2, good.as_fd());
     let (_, gate) = (world.begin(0, 1), world.begin(0, 2));
     while world.wake() > 0 {}
-    // Reading would wait from now on, and so would writing.
+    // From now on, reading from this descriptor would wait, and writing too.
     rustix::fs::fcntl_setfl(&bad, rustix::fs::OFlags::empty()).unwrap();
     rustix::io::write(&bad, &(u64::MAX - 1).to_ne_bytes()).unwrap();
     assert_eq!(world.wake(), 1);
@@ -300,7 +300,7 @@ fn a_device_process_that_says_what_it_must_not_ends_alone() {
         world.say(0, &begins(1));
     };
     let no_doorbell = |world: &mut World| doorbells(world, &[rustix::pipe::pipe().unwrap().0]);
-    // To look for events at an epoll instance the kernel takes a lock, which other processes may hold.
+    // When it looks for events at an epoll instance, the kernel takes a lock, which other processes may hold.
     let waits = |world: &mut World| doorbells(world, &[readiness::instance().unwrap()]);
     type Misbehave<'a> = &'a dyn Fn(&mut World);
     let cases: [(&str, Misbehave<'_>); 19] = [
@@ -428,7 +428,7 @@ fn a_vm_is_a_tenant_on_each_of_its_gpus_and_what_it_uses_is_the_sum() {
     assert_eq!(vm.gpus.iter().map(|on| on.submissions).collect::<Vec<_>>(), [1, 1]);
     assert!((vm.used.gpu_seconds - vm.gpus.iter().map(|on| on.gpu_seconds).sum::<f64>()).abs() < 1e-9);
     assert!(vm.gpus.iter().all(|on| on.gpu_seconds > 0.0), "{vm:?}");
-    // Alone on the one GPU, with the other VM on the other: no more than its part of the weights there.
+    // The VM is alone on one GPU, and beside the other VM on the second GPU, where it gets no more than its part of the weights.
     assert_eq!(vm.gpus.iter().map(|on| on.ceiling).collect::<Vec<_>>(), [Some(1.0), Some(0.5)]);
     assert_eq!(vm.ceiling, Some(0.5));
     let context = &vm.contexts[0];
@@ -464,14 +464,14 @@ fn of_each_gpu_it_is_told_what_is_promised_and_what_is_free() {
     bound(&mut world, 0, Some(6));
     bound(&mut world, 1, Some(1));
     world.say(0, &ready_on(&[GPU]));
-    // It is not known where the other VM will be.
+    // The GPU of the other VM is not known yet.
     assert_eq!(told(&mut world), [(7 << 30, 1 << 30, 200)]);
     assert_eq!(states(&mut world), [(1, 1, 0)]);
     world.say(1, &ready_on(&[OTHER]));
     world.say(1, &ToBroker::Frontend { connected: true });
     assert_eq!(told(&mut world), [(6 << 30, 2 << 30, 100), (1 << 30, 7 << 30, 100)]);
     assert_eq!(states(&mut world), [(0, 1, 0), (0, 0, 1)]);
-    // A VM without a bound may take all that there is.
+    // A VM without a bound may take all memory of the GPU.
     bound(&mut world, 1, None);
     assert_eq!(told(&mut world), [(6 << 30, 2 << 30, 100), (8 << 30, 0, 100)]);
 }
@@ -512,7 +512,7 @@ fn a_device_process_that_does_not_end_what_an_operator_ends_is_ended() {
     assert!(deadline > now);
     world.broker.end_deaf(deadline - 1);
     assert!(!world.is_dying(0));
-    // A repeated request does not give it more time.
+    // A repeated request gives the device process no more time.
     world.broker.obey(Request::Kill { vm: "a".into(), context: 4 }, deadline - 1).unwrap();
     world.broker.end_deaf(deadline);
     assert!(world.is_dying(0) && !world.is_dying(1));
@@ -604,7 +604,7 @@ fn a_vm_whose_gpus_are_others_than_before_is_a_tenant_there_only() {
     assert_eq!(vm.used.submissions, 2, "the VM's total falls with the GPU that it left");
 }
 
-/// A world whose broker has a service manager, and the messages that this manager has got.
+/// Returns a world whose broker has a service manager, and a function that returns the messages to this manager.
 fn managed() -> (World, impl FnMut() -> Vec<String>) {
     let mut world = world();
     let (manager, theirs) = Manager::played();

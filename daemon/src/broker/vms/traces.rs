@@ -1,4 +1,4 @@
-//! Traces that operators take: looks at the pages of a VM's contexts, and sends their notes to the reader of the trace.
+//! Traces that operators take: reads the pages of a VM's contexts, and sends their notes to the reader of the trace.
 
 use super::super::connections::Peer;
 use super::super::control::{self, Answer};
@@ -23,7 +23,7 @@ impl Broker {
         let begin = page_clock();
         let mut trace = Trace::new(peer, vm.tenant, wanted, begin);
         let mut lines = control::line(&Answer::Tracing { begin });
-        // A submission of a guest after the reader has the answer is in the trace.
+        // Each submission that a guest makes after the reader has this answer is in the trace.
         self.tell_contexts(&mut trace, true, &mut lines);
         self.gpus.iter_mut().for_each(|gpu| gpu.record(true));
         self.traces.taken.push(trace);
@@ -31,7 +31,7 @@ impl Broker {
         self.traces.next_look = Some(now);
     }
 
-    /// Looks for news for the readers of traces, if it is time to.
+    /// Sends new lines to the readers of traces, if it is time.
     pub(in crate::broker) fn trace_due(&mut self, now: Nanos) {
         if self.traces.next_look.is_none_or(|at| at > now) {
             return;
@@ -63,7 +63,7 @@ impl Broker {
             }
             trace.dropped += dropped;
             for (tenant, work) in work {
-                // Submissions of the VM are told one by one.
+                // Submissions of the VM are reported one by one.
                 let holder = match *tenant == trace.tenant {
                     true if work.count > 0 => continue,
                     true => Holder::Own,
@@ -86,7 +86,7 @@ impl Broker {
         Some(vm.name().to_owned())
     }
 
-    /// Sends the news. Returns whether the trace goes on.
+    /// Sends the new lines of a trace. Returns whether the trace goes on.
     fn look_for(&mut self, trace: &mut Taken, now: Nanos) -> bool {
         let Some(unsent) = self.connections.unsent(trace.peer) else {
             self.tell_contexts(trace, false, &mut Vec::new());
@@ -116,7 +116,7 @@ impl Broker {
         !is_over
     }
 
-    /// Has the workers of the VM begin or stop to tell of their work, and names new GPUs and contexts. Returns where the contexts are.
+    /// Has the workers of the VM begin or stop to record notes, and names new GPUs and contexts. Returns the GPUs and keys of the contexts.
     fn tell_contexts(
         &mut self,
         trace: &mut Taken,
@@ -147,7 +147,7 @@ impl Broker {
         places
     }
 
-    /// Takes notes out of the pages, by turns. Returns whether there were any.
+    /// Takes notes out of the pages, by turns. Returns whether any were taken.
     fn take_notes(&mut self, trace: &mut Taken, places: &[(usize, ContextKey)]) -> bool {
         let first = trace.looks % places.len().max(1);
         trace.looks = trace.looks.wrapping_add(1);
@@ -194,7 +194,7 @@ fn line(event: &TraceEvent, lines: &mut Vec<u8>) {
     let before = lines.len();
     match serde_json::to_writer(&mut *lines, event) {
         Ok(()) => lines.push(b'\n'),
-        // Every event can be written, so this does not happen.
+        // Every event can be written as JSON, so this does not happen.
         Err(_) => lines.truncate(before),
     }
 }

@@ -1,4 +1,4 @@
-//! The broker written down for the program that follows it, and built up again by that program.
+//! Writes the broker down for the program that follows it, and builds it up again in that program.
 
 use super::super::connections::{Connections, Peer};
 use super::super::control::{self, Answer};
@@ -38,7 +38,7 @@ pub fn follow(before: Predecessor, file: VmsFile) -> io::Result<()> {
 }
 
 impl Broker {
-    /// Writes the broker down as it is now. `asker` is the operator who is to hear of the result.
+    /// Writes the broker down as it is now. `asker` is the operator who is to be told the result.
     pub(in crate::broker) fn state(
         &self,
         asker: Option<Peer>,
@@ -121,14 +121,14 @@ impl Broker {
         Ok(places)
     }
 
-    /// Goes on in the place of a broker of an earlier program. `file` is its configuration file.
+    /// Builds up the broker that goes on in place of one of an earlier program. `file` is its configuration file.
     ///
     /// # Errors
     ///
-    /// The system refuses something that the loop needs, or some of the state that was passed on is missing.
+    /// The system refuses a descriptor that the loop needs, or some of the state that was passed on is missing.
     pub(in crate::broker) fn resume(before: Predecessor, file: VmsFile) -> io::Result<Self> {
         let Predecessor { state, mut inherited } = before;
-        // The thread has that of the earlier program, and those that it starts would have it too.
+        // The thread still has the timer slack of the earlier program, and threads that it starts would inherit it.
         let _ = rustix::thread::set_current_timer_slack(None);
         let epoll = Arc::new(readiness::instance()?);
         let connections = Connections::resume(state.listeners, &mut inherited, &epoll)?;
@@ -146,7 +146,7 @@ impl Broker {
         Ok(broker)
     }
 
-    /// Goes on with GPUs and VMs of an earlier program. A VM with a part missing costs its own device process only, and begins anew.
+    /// Goes on with GPUs and VMs of an earlier program. A VM of which a part is missing loses only its own device process, and begins anew.
     pub(in crate::broker) fn resume_vms(
         &mut self,
         gpus: Vec<PassedGpu>,
@@ -237,13 +237,13 @@ impl Broker {
             context.keys.insert(place, key);
             context.pages.insert(place, page);
         }
-        // Kept even without its pages, for it ends with its device process.
+        // The context is kept even without its pages, because it ends with its device process.
         vm.contexts.insert(passed.ctx_id, context);
         resumed
     }
 
-    /// Says that this program has followed another, gives VMs that are off device processes of this one, and reads the file: a signal to read it may
-    /// have come when no program could take it.
+    /// Reports that this program has followed another, gives VMs that are off device processes of this one, and reads the file: a signal to read it
+    /// may have come while no program could receive it.
     fn has_followed(&mut self, asker: Option<Peer>, from: &str, (stopped, now): (Nanos, Nanos)) {
         let from: String = from.chars().map(outside::visible).take(64).collect();
         let (mut renewed, mut later) = (Vec::new(), Vec::new());

@@ -11,9 +11,9 @@ use protocol::virtio_gpu::{BlobFlags, BlobMem, Command, CommandType, Header, Hea
 pub(crate) enum Event {
     /// A command of the guest.
     Request { context: Context, fence: Option<GuestFence>, request: Request },
-    /// A message of a worker; nothing if the context has none.
+    /// A message of a worker; nothing happens if the context has no worker.
     Worker { context: Context, says: Says },
-    /// From now on the host fails, or not.
+    /// From now on effects of the host fail, or succeed again.
     HostFails(bool),
     /// The driver resets the device.
     Reset {
@@ -26,7 +26,7 @@ pub(crate) enum Event {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Context(pub u32);
 
-/// A resource, blob, timeline or fence: 0 to 3. More would hardly ever meet.
+/// The id of a resource, blob, timeline or fence: 0 to 3. With more, events would hardly ever meet.
 #[derive(Clone, Copy, Debug)]
 pub struct Id(pub u32);
 
@@ -52,7 +52,7 @@ pub(crate) enum Request {
     Bookkeeping(Bookkeeping),
 }
 
-/// A command without effects on workers or memory; grouped, to be rarer.
+/// A command without effects on workers or memory. Such commands are grouped, to be rarer.
 #[derive(Clone, Copy, Debug, Arbitrary)]
 pub(crate) enum Bookkeeping {
     Create2d(Id),
@@ -114,10 +114,10 @@ pub(crate) enum Says {
     HandsOver(Step),
 }
 
-/// A step in the hand-over of a context; nothing if another step is due.
+/// A step in the hand-over of a context; nothing happens if another step is due.
 #[derive(Clone, Copy, Debug, Arbitrary)]
 pub(crate) enum Step {
-    /// A successor is there, and is shown the context's resources.
+    /// A successor has started, and is shown the context's resources.
     Begins,
     /// The successor lets go of a piece.
     Returns(Id),
@@ -176,7 +176,7 @@ fn wanted(u: &mut Unstructured<'_>) -> Result<Wanted> {
     })
 }
 
-/// The events that must come together to matter is frequent: contexts, blobs, mappings.
+/// The requests that must come together to matter are frequent: contexts, blobs, mappings.
 impl Arbitrary<'_> for Request {
     fn arbitrary(u: &mut Unstructured<'_>) -> Result<Self> {
         Ok(match u.int_in_range(0..=31)? {
@@ -253,7 +253,7 @@ impl From<Id> for ResourceId {
 
 impl From<Id> for RingIdx {
     fn from(Id(number): Id) -> Self {
-        // The last one is refused.
+        // The last ring is refused.
         Self(if number == 3 { Self::COUNT } else { number as u8 })
     }
 }
@@ -274,7 +274,7 @@ pub(crate) fn header(context: Context, fence: Option<&GuestFence>) -> Header {
 }
 
 impl Request {
-    /// The command as the decoder would give it.
+    /// Returns the command as the decoder would.
     pub(crate) fn command(&self) -> Command<'static> {
         match *self {
             Self::CtxCreate { capset: Capset(capset_id) } => {

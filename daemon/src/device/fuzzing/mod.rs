@@ -1,7 +1,7 @@
-//! Entry point for fuzzing the state machine: guests, workers and a failing host in any order, and a panic only where there is a
-//! bug.
+//! This file is the entry point for fuzzing the state machine: guests, workers and a failing host act in any order, and a panic means
+//! a bug.
 //!
-//! It keeps to the guarantees of `serve`: only running workers say something, exports are answered only while they are pending. [`world`] checks each
+//! The fuzzer keeps to the guarantees of `serve`: only running workers send messages, only pending exports are answered. [`world`] checks each
 //! effect; this file checks the invariants between events and at the end.
 
 mod event;
@@ -20,9 +20,9 @@ use world::{Ticket, World};
 const PAGE: u64 = 4096;
 /// Bytes of the host-visible region.
 pub(crate) const WINDOW: u64 = 6 * PAGE;
-/// Pieces of memory that a sequence may come to make and still export.
+/// Pieces of memory that a sequence may have made and still export.
 const MEMORIES: u64 = 64;
-/// Small enough that a fuzzer reaches each of them.
+/// Limits that are so small that a fuzzer reaches each of them.
 pub(crate) const LIMITS: DeviceLimits = DeviceLimits {
     contexts: 2,
     resources: 3,
@@ -43,8 +43,8 @@ pub(crate) const LIMITS: DeviceLimits = DeviceLimits {
     vm_rings: 2,
 };
 
-/// Every command is answered once, in any case; no event causes more effects than there are answers due and objects. Returns how many events there
-/// were.
+/// Checks that every command is answered exactly once, and that no event causes more effects than there are due answers and objects. Returns the
+/// number of events.
 pub fn fuzz_device(bytes: &[u8]) -> usize {
     let mut rig = Rig::new();
     let mut count = 0;
@@ -57,7 +57,7 @@ pub fn fuzz_device(bytes: &[u8]) -> usize {
     count
 }
 
-/// The events these bytes stand for.
+/// Returns the events for which these bytes stand.
 fn events(bytes: &[u8]) -> impl Iterator<Item = Event> {
     let mut bytes = Unstructured::new(bytes);
     std::iter::from_fn(move || if bytes.is_empty() { None } else { bytes.arbitrary().ok() })
@@ -188,7 +188,7 @@ impl Rig {
                 self.world.successor_serves(ctx_id);
                 self.device.handed_over(ctx_id, &mut self.world);
                 let after = self.device.memory_used();
-                // Others that waited may have got the memory that it let go of.
+                // Other contexts that waited may have got the memory of which this one let go.
                 let is_less = after.0 <= before.0 && after.1 <= before.1;
                 assert!(is_less || !self.world.ending.is_empty(), "{before:?} has become {after:?}");
             }
@@ -205,7 +205,7 @@ impl Rig {
         self.device.context_lost(ctx_id, &mut self.world);
     }
 
-    /// The processes of workers that were told to end, or ended by themselves, are gone at last.
+    /// Ends the processes of workers that were told to end, or ended by themselves.
     fn bury(&mut self) {
         for worker in std::mem::take(&mut self.world.ending) {
             self.device.worker_ended(worker, &mut self.world);

@@ -14,20 +14,20 @@ pub(super) struct Ticket(u32);
 /// The outside as the device has left it.
 #[derive(Default)]
 pub(super) struct World {
-    /// Effects that can fail do.
+    /// Effects that can fail do fail.
     pub fails: bool,
     due: BTreeSet<u32>,
     /// Running workers and the resources they see.
     workers: BTreeMap<ContextId, BTreeSet<ResourceId>>,
-    /// Their successors: the number of each, and the resources it sees.
+    /// The successors of these workers: the number of each, and the resources that it sees.
     successors: BTreeMap<ContextId, (u64, BTreeSet<ResourceId>)>,
     /// Workers that have handed over, and are told of nothing but the resources that they are shown.
     resting: BTreeSet<ContextId>,
-    /// The part of those resources that is still to come.
+    /// The resources that workers see, and whose export is still expected.
     expected: BTreeSet<(ContextId, ResourceId)>,
     /// Memory kept, with its bytes.
     blobs: BTreeMap<ResourceId, u64>,
-    /// The part of it that was made by [`Effects::create_shmem`].
+    /// The blobs that [`Effects::create_shmem`] made.
     shared: BTreeSet<ResourceId>,
     /// The resources whose memory is gone.
     revoked: BTreeSet<ResourceId>,
@@ -35,7 +35,7 @@ pub(super) struct World {
     maps: BTreeMap<u64, (u64, ResourceId)>,
     /// Workers whose processes are about to end.
     pub ending: Vec<u64>,
-    /// By context.
+    /// The number of each context's worker.
     numbers: BTreeMap<ContextId, u64>,
     /// Pieces of memory that a worker or a resource holds.
     memories: BTreeSet<u64>,
@@ -52,23 +52,23 @@ impl World {
         (self.effects, self.due_before) = (0, self.due.len() + self.wanted.len());
     }
 
-    /// A command came whose answer is due.
+    /// Notes a command whose answer is due.
     pub(super) fn promise(&mut self, number: u32) -> Ticket {
         self.due.insert(number);
         Ticket(number)
     }
 
-    /// Answers due.
+    /// Returns the number of answers that are due.
     pub(super) fn due(&self) -> usize {
         self.due.len()
     }
 
-    /// Ranges mapped.
+    /// Returns the number of mapped ranges.
     pub(super) fn live_maps(&self) -> usize {
         self.maps.len()
     }
 
-    /// Contexts with a worker.
+    /// Returns the contexts with a worker.
     pub(super) fn running(&self) -> Vec<ContextId> {
         self.workers.keys().copied().collect()
     }
@@ -83,14 +83,14 @@ impl World {
         self.wanted.insert(request, ctx_id);
     }
 
-    /// The worker that asked is answered.
+    /// Answers the worker that asked.
     fn answer(&mut self, ctx_id: ContextId, request: u32) {
         self.worker(ctx_id);
         assert!(!self.rests(ctx_id), "one that rests takes no answers");
         assert_eq!(self.wanted.remove(&request), Some(ctx_id), "request {request} answered twice");
     }
 
-    /// One of the pieces that were made last.
+    /// Returns one of the pieces that were made last.
     pub(super) fn recent_memory(&self, back: u32) -> Option<MemoryId> {
         self.memories.iter().rev().nth(back as usize).copied().map(MemoryId)
     }
@@ -140,7 +140,7 @@ impl World {
         self.expected.retain(|(worker, _)| *worker != ctx_id);
     }
 
-    /// A worker made memory, which it sees from then on.
+    /// A worker exported memory under a resource, which it sees from now on.
     pub(super) fn exported(&mut self, ctx_id: ContextId, resource_id: ResourceId, size: u64) {
         assert!(self.blobs.insert(resource_id, size).is_none(), "memory under {resource_id} replaced");
         assert!(self.worker(ctx_id).insert(resource_id));
@@ -161,8 +161,8 @@ impl World {
 
     /// Checks the invariants that hold after every event.
     pub(super) fn check(&self, contexts: usize) {
-        // A command that waited may detach its resource from every context, unmap it, drop it, and be answered. Memory that a worker lent is taken
-        // back when it goes.
+        // A command that waited may detach its resource from every context, unmap it, drop it, and be answered. Memory that a worker lent is revoked
+        // when the worker ends.
         let bound = (2 + self.due_before) * (contexts + 4) + 3 * LIMITS.resources + LIMITS.live_maps;
         assert!(self.effects <= bound, "{} effects of one event", self.effects);
         assert!(self.workers.len() <= contexts);
@@ -348,7 +348,7 @@ impl Effects for World {
         Ok(())
     }
 
-    /// The range counts as unmapped even when that fails: the performer of effects ends the session then.
+    /// Unmaps a range, which counts as unmapped even if that fails: the performer of effects then ends the session.
     fn unmap_blob(&mut self, resource_id: ResourceId, offset: u64, size: u64) -> Result<(), EffectFailed> {
         assert_eq!(self.maps.remove(&offset), Some((offset + size, resource_id)));
         self.outcome()

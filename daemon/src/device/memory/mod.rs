@@ -1,10 +1,10 @@
-//! Memory of drivers and threads of rings, counted: how much each context holds, until the last holder lets go.
+//! This module counts the memory of drivers and the threads of rings that each context holds, until the last holder lets go.
 //!
-//! Workers ask before they allocate. A *piece* is memory that others may come to see: it has holders, which are workers and blobs,
-//! and counts for the context it was made for, or, when that has let go, for another that holds it. *Credit* is for memory that only
-//! a driver uses; a worker gets more of it than it needs at once. A worker that lies about what it gave back harms its own context:
-//! what it holds counts for it until its process has ended. The guest's next program does not see that: what it asks for and could have
-//! had if those that are ending were gone waits until they are.
+//! Workers ask before they allocate. A *piece* is memory that other workers may come to see. A piece has holders, which are workers and blobs,
+//! and counts for the context for which it was made, or, when that context has let go, for another that holds it. *Credit* is for memory that only
+//! a driver uses; a worker gets more credit than it needs at once. A worker that lies about returned memory harms its own context: the memory
+//! counts for it until its process has ended. The guest's next program does not notice that: a request that could be granted if the
+//! ending workers were gone waits until they are gone.
 
 mod room;
 
@@ -18,7 +18,7 @@ use config::{Heap, MemoryCount, MemoryId, PerHeap, Wanted};
 use protocol::ids::ContextId;
 use rustc_hash::FxHashSet;
 
-/// Requests of one context that may wait (`memory_requests`): more than the threads of an honest worker make. Others are refused.
+/// Requests of one context that may wait (`memory_requests`): more than the threads of an honest worker make. Further ones are refused.
 const WAITING_MAX: usize = 128;
 
 /// Bytes by which allocations of a context grow at most when each is rounded up to whole pages: those of 262 144 allocations.
@@ -33,7 +33,7 @@ enum Lacks {
 }
 
 impl<T> Device<T> {
-    /// A worker asks for memory before its driver allocates it. Answered at once, or when workers have ended whose memory it takes.
+    /// A worker asks for memory before its driver allocates it. Answers at once, or when ending workers or other VMs have given up memory.
     pub(crate) fn memory_wanted<E: Effects<Ticket = T>>(
         &mut self,
         ctx_id: ContextId,
@@ -54,7 +54,7 @@ impl<T> Device<T> {
         }
     }
 
-    /// Answers a request, if it can have what it wants while so much room is free.
+    /// Grants a request, if that is possible with `free` bytes of room.
     fn grant<E: Effects<Ticket = T>>(
         &mut self,
         asked: &Waiting,
@@ -80,7 +80,7 @@ impl<T> Device<T> {
         granted.map_err(Lacks::Quota)
     }
 
-    /// A request waits until there is room. Its worker is told once, as it waits for longer then.
+    /// Has a request wait until there is room. Tells the worker once, because such a wait may be long.
     fn wait_for_room<E: Effects<Ticket = T>>(&mut self, mut asked: Waiting, effects: &mut E) {
         if !std::mem::replace(&mut asked.is_told, true) {
             effects.memory_waits(asked.ctx_id, asked.request);
@@ -88,7 +88,7 @@ impl<T> Device<T> {
         self.waiting.push(asked);
     }
 
-    /// A worker does not want any more what it has asked for. If that waits, which is returned, it is answered, so that the worker can forget it.
+    /// A worker withdraws a request. Answers the request if it waits, so that the worker can forget it. Returns whether it waited.
     pub(crate) fn memory_wanted_no_more<E: Effects<Ticket = T>>(
         &mut self,
         ctx_id: ContextId,
@@ -120,7 +120,7 @@ impl<T> Device<T> {
         self.waiting.iter().filter(|waiting| waiting.ctx_id == ctx_id).count() < WAITING_MAX
     }
 
-    /// Returns whether the workers that are `ending` hold what a request lacks.
+    /// Returns whether a request could be granted if the `ending` workers were gone.
     fn is_coming_free(&self, asked: &Waiting, ending: &[Owner]) -> bool {
         let owner = self.owner(Some(asked.ctx_id));
         let (heap, bytes, pieces) = match asked.wanted {
@@ -138,7 +138,7 @@ impl<T> Device<T> {
             && self.quotas.memory_pieces.check(owner, pieces, ending).is_ok()
     }
 
-    /// Workers that were told to end and hold something still.
+    /// Returns the workers that were told to end and still hold memory or rings.
     fn ending(&self) -> Vec<Owner> {
         let alive = self.contexts.values().filter(|context| context.has_worker());
         let successor = |context: &Context<T>| context.successor.as_ref().map(|successor| successor.owner);
@@ -147,12 +147,12 @@ impl<T> Device<T> {
         self.pieces.workers.keys().copied().filter(|owner| !alive.contains(owner)).collect()
     }
 
-    /// A context has no worker any more: nobody is left to answer.
+    /// A context has no worker any more: forgets its waiting requests.
     pub(super) fn waits_no_more(&mut self, ctx_id: ContextId) {
         self.waiting.retain(|waiting| waiting.ctx_id != ctx_id);
     }
 
-    /// Workers' memory has come back: what waits for it asks again. Those that wait may do so already, so they are not counted.
+    /// Memory of workers has come back: the waiting requests ask again. They waited before, so the bound on waiting requests is not checked.
     pub(super) fn ask_again<E: Effects<Ticket = T>>(&mut self, effects: &mut E) {
         if self.waiting.is_empty() {
             return;
@@ -211,7 +211,7 @@ impl<T> Device<T> {
         }
     }
 
-    /// Returns whether the worker does not hold the piece any more.
+    /// A worker lets go of a piece once. Returns whether it does not hold the piece any more.
     fn let_go<E: Effects<Ticket = T>>(&mut self, owner: Owner, memory: MemoryId, effects: &mut E) -> bool {
         let Some(holdings) = self.pieces.workers.get_mut(&owner) else { return false };
         let Some(times) = holdings.pieces.get_mut(&memory) else { return false };
@@ -228,7 +228,7 @@ impl<T> Device<T> {
         gone
     }
 
-    /// A worker gives back what it was given in advance.
+    /// A worker gives credit back.
     pub(crate) fn credit_returned<E: Effects<Ticket = T>>(
         &mut self,
         ctx_id: ContextId,
@@ -247,7 +247,7 @@ impl<T> Device<T> {
         }
     }
 
-    /// A worker says that a ring begins. It has its thread already, so a context that must not have it cannot go on.
+    /// A worker says that a ring begins. The ring has its thread already, so a context that exceeds the limit cannot go on.
     ///
     /// # Errors
     ///
@@ -255,7 +255,7 @@ impl<T> Device<T> {
     pub(crate) fn ring_begins(&mut self, ctx_id: ContextId) -> Result<(), &'static str> {
         let owner = self.owner(Some(ctx_id));
         if self.quotas.rings.take(owner, 1).is_err() {
-            // Those of workers that are ending have no work any more.
+            // The rings of ending workers have no work any more.
             self.quotas.rings.take_as_if_gone(owner, 1, &self.ending())?;
         }
         self.pieces.workers.entry(owner).or_default().rings += 1;
@@ -272,7 +272,7 @@ impl<T> Device<T> {
         self.quotas.rings.give_back(owner, 1);
     }
 
-    /// Bytes of a piece that this context's worker holds.
+    /// Returns the bytes of a piece, if this context's worker holds it.
     pub(crate) fn held_piece(&self, ctx_id: ContextId, memory: MemoryId) -> Option<u64> {
         let holdings = self.pieces.workers.get(&self.owner(Some(ctx_id)))?;
         holdings
@@ -287,20 +287,20 @@ impl<T> Device<T> {
         own && self.held_piece(ctx_id, memory).is_some()
     }
 
-    /// Bytes of memory that each context holds.
+    /// Returns the bytes of memory that each context holds.
     pub(crate) fn held_memory(&self) -> Vec<(ContextId, PerHeap<u64>)> {
         let PerHeap { device, host } = &self.quotas.memory;
         let held = |owner| PerHeap { device: device.held(owner), host: host.held(owner) };
         self.contexts.iter().map(|(ctx_id, context)| (*ctx_id, held(context.owner()))).collect()
     }
 
-    /// Bytes of memory that the VM holds, contexts that have ended included.
+    /// Returns the bytes of memory that the VM holds, contexts that have ended included.
     pub(crate) fn held_memory_of_all(&self) -> PerHeap<u64> {
         let PerHeap { device, host } = &self.quotas.memory;
         PerHeap { device: device.used(), host: host.used() }
     }
 
-    /// The process of a worker has ended, and with it all it held; `worker` is what [`Effects::start_worker`] was given.
+    /// The process of a worker has ended, and holds nothing any more; `worker` is the number that [`Effects::start_worker`] was given.
     pub(crate) fn worker_ended<E: Effects<Ticket = T>>(&mut self, worker: u64, effects: &mut E) {
         let owner = Owner(worker);
         self.dying.remove(&owner);
@@ -320,7 +320,7 @@ impl<T> Device<T> {
         self.ask_again(effects);
     }
 
-    /// A context ends. What counts for its owner is held by these processes, as its worker has no driver: it counts until they have ended.
+    /// A context ends whose worker has no driver. These processes hold the memory that counts for its owner, which counts until they have ended.
     pub(super) fn drivers_end(&mut self, owner: Owner, drivers: Vec<Owner>) {
         if !drivers.is_empty() {
             self.away.insert(owner);
@@ -357,18 +357,18 @@ impl<T> Device<T> {
         }
     }
 
-    /// Bytes that count as device memory and as host memory.
+    /// Returns the bytes that count as device memory, and those that count as host memory.
     #[cfg(any(test, feature = "fuzzing"))]
     pub(crate) fn memory_used(&self) -> (u64, u64) {
         (self.quotas.memory.device.used(), self.quotas.memory.host.used())
     }
 }
 
-/// The successor of a worker is a holder of pieces of its own, for as long as two workers may have them mapped. In the end the context holds
-/// what its successor does. A successor is not believed more than the worker before it: it keeps nothing that the context did not hold.
+/// The successor of a worker is a separate holder of pieces, for as long as two workers may have them mapped. In the end the context holds
+/// the pieces of its successor. A successor is not believed more than the worker before it: it keeps nothing that the context did not hold.
 impl<T> Device<T> {
-    /// A successor has let go of a piece: one that it was shown, or else one that it takes over, which it holds once less if it becomes the
-    /// context's worker. Nothing of its predecessor's is touched.
+    /// A successor has let go of a piece: of one that it was shown, or else of one that it takes over, which it will hold once less if it becomes
+    /// the context's worker. The pieces of its predecessor are not touched.
     pub(crate) fn returned_by_successor<E: Effects<Ticket = T>>(
         &mut self,
         ctx_id: ContextId,
@@ -398,7 +398,7 @@ impl<T> Device<T> {
         device.saturating_add(host)
     }
 
-    /// Returns the pieces that a context's worker holds, each as often as it was given it.
+    /// Returns the pieces that a context's worker holds, each as often as the worker was given it.
     pub(crate) fn held_pieces(&self, ctx_id: ContextId) -> Vec<MemoryId> {
         let holdings = self.pieces.workers.get(&self.owner(Some(ctx_id)));
         let pieces = holdings.into_iter().flat_map(|holdings| &holdings.pieces);
@@ -414,8 +414,8 @@ impl<T> Device<T> {
         }
     }
 
-    /// A successor says how much credit it knows of. What its predecessor was granted beyond that, in an answer to a question that nobody asks
-    /// any more, is nobody's.
+    /// A successor says how much credit it knows of. Credit that its predecessor was granted beyond that, in answer to a request that is void now,
+    /// is given up when the context is handed over.
     pub(crate) fn takes_credit_over(&mut self, ctx_id: ContextId, credit: PerHeap<u64>) {
         let successor = self.contexts.get_mut(&ctx_id).and_then(|context| context.successor.as_mut());
         if let Some(successor) = successor {
@@ -423,22 +423,22 @@ impl<T> Device<T> {
         }
     }
 
-    /// A successor says that it holds pieces from its predecessor, each as often as it is named. What that did not hold, or not as
-    /// often, it cannot have.
+    /// A successor says that it holds pieces from its predecessor, each as often as the message names it. It gets no piece that the
+    /// predecessor did not hold, and none more often.
     pub(crate) fn takes_over(&mut self, ctx_id: ContextId, pieces: &[MemoryId]) {
         let Some(context) = self.contexts.get_mut(&ctx_id) else { return };
         let Some(successor) = &mut context.successor else { return };
         let Some(holdings) = self.pieces.workers.get(&context.owner) else { return };
         for memory in pieces {
-            // What nobody held is not even remembered.
+            // A piece that the predecessor did not hold is not even remembered.
             let Some(held) = holdings.pieces.get(memory) else { continue };
             let times = successor.takes.entry(*memory).or_default();
             *times = (*times + 1).min(*held);
         }
     }
 
-    /// A context has been handed over: it holds what its successor takes over and was shown, and has the credit that it knows of. Rings
-    /// stay.
+    /// A context has been handed over: it holds the pieces that its successor takes over and was shown, and the credit that the successor knows
+    /// of. Rings stay.
     pub(crate) fn handed_over<E: Effects<Ticket = T>>(&mut self, ctx_id: ContextId, effects: &mut E) {
         let Some(context) = self.contexts.get_mut(&ctx_id) else { return };
         let Some(Successor { owner: successor, takes, mut credit, mut returned }) = context.successor.take()
@@ -447,11 +447,11 @@ impl<T> Device<T> {
         };
         context.rests = false;
         if context.drivers.contains(&successor) {
-            // The worker has a driver, so what the context holds counts for it alone.
+            // The new worker has a driver, so the context's memory counts for it alone.
             context.drivers.clear();
         }
         let owner = context.owner;
-        // No context is left that asked.
+        // The worker that asked is gone.
         self.waits_no_more(ctx_id);
         let shown = self.pieces.workers.remove(&successor).unwrap_or_default().pieces;
         let holdings = self.pieces.workers.entry(owner).or_default();

@@ -1,4 +1,4 @@
-//! The part of the GPUs' memory that the VM may have where several VMs are promised more than there is: what it holds of it, and what waits for it.
+//! The GPU memory that the VM may have where several VMs are promised more than exists: how much of it the VM holds, and which requests wait for it.
 
 use super::super::context::Context;
 use super::super::pieces::Waiting;
@@ -7,26 +7,26 @@ use super::super::{Device, Effects};
 use config::Wanted;
 use protocol::ids::ContextId;
 
-/// A context that waits for memory of the GPUs.
+/// A context that waits for GPU memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Lack {
     pub(crate) ctx_id: ContextId,
     /// The request that waits; none if the context is swapped out and wants to come back.
     pub(crate) request: Option<u32>,
-    /// Bytes that it waits for.
+    /// Bytes for which the context waits.
     pub(crate) bytes: u64,
 }
 
-/// The part of the GPUs' memory that the VM's contexts may hold where several VMs are promised more than there is. Contexts that are swapped out hold
-/// nothing of it, though what they had counts for quotas. A request that does not fit waits until the broker lets the VM have more.
+/// The GPU memory that the VM's contexts may hold where several VMs are promised more than exists. Contexts that are swapped out hold none of
+/// it, though their memory still counts for quotas. A request that does not fit waits until the broker lets the VM have more.
 impl<T> Device<T> {
-    /// Contexts may hold so many bytes from now on. What waits asks again.
+    /// Lets contexts hold at most so many bytes from now on. The waiting requests ask again.
     pub(crate) fn set_room<E: Effects<Ticket = T>>(&mut self, most: u64, effects: &mut E) {
         self.room = most;
         self.ask_again(effects);
     }
 
-    /// Nothing of a context is on a GPU any more; or it is about to be there again.
+    /// No memory of a context is on a GPU any more (`away`), or the context is about to come back.
     pub(crate) fn is_away<E: Effects<Ticket = T>>(&mut self, ctx_id: ContextId, away: bool, effects: &mut E) {
         let Some(owner) = self.contexts.get(&ctx_id).map(Context::owner) else { return };
         if away {
@@ -37,19 +37,19 @@ impl<T> Device<T> {
         }
     }
 
-    /// Bytes of the GPUs' memory that contexts hold which are not swapped out, and workers that are ending.
+    /// Returns the bytes of GPU memory that ending workers hold, and contexts that are not swapped out.
     pub(crate) fn present_memory(&self) -> u64 {
         let device = &self.quotas.memory.device;
         let away: u64 = self.away.iter().map(|owner| device.held(*owner)).sum();
         device.used().saturating_sub(away).saturating_add(self.dying_memory())
     }
 
-    /// Bytes of these that come free without a swap-out, as the processes that hold them end.
+    /// Returns how many of the present bytes come free without a swap-out, as the processes that hold them end.
     pub(crate) fn dying_memory(&self) -> u64 {
         self.dying.values().sum()
     }
 
-    /// Bytes of the GPUs' memory that contexts may come to hold beside what they do; `u64::MAX` if nothing bounds them.
+    /// Returns the bytes of GPU memory that contexts may hold in addition; `u64::MAX` if there is no bound.
     pub(super) fn free_room(&self) -> u64 {
         match self.room {
             u64::MAX => u64::MAX,
@@ -61,7 +61,7 @@ impl<T> Device<T> {
         self.contexts.get(&ctx_id).is_some_and(|context| self.away.contains(&context.owner))
     }
 
-    /// Bytes of the GPUs' memory that count for a context.
+    /// Returns the bytes of GPU memory that count for a context.
     pub(crate) fn device_memory_of(&self, ctx_id: ContextId) -> u64 {
         self.quotas.memory.device.held(self.owner(Some(ctx_id)))
     }
@@ -72,7 +72,7 @@ impl<T> Device<T> {
         free == u64::MAX || self.context_is_away(ctx_id) && free >= self.device_memory_of(ctx_id)
     }
 
-    /// Returns all that waits for memory. `coming` are swapped out, and want to come back.
+    /// Returns all requests and contexts that wait for memory. The contexts in `coming` are swapped out, and want to come back.
     pub(crate) fn lacks(&self, coming: &[ContextId]) -> Vec<Lack> {
         let free = self.free_room();
         let lacks_only_room = |Waiting { ctx_id, wanted, .. }: &&Waiting| {
@@ -98,8 +98,8 @@ impl<T> Device<T> {
         lack.request.is_some_and(|request| self.memory_wanted_no_more(lack.ctx_id, request, effects))
     }
 
-    /// Returns the part of a request that fits into what is `free`: all of it, or only its least. Nothing if it has to wait. A request that a quota
-    /// refuses is returned whole.
+    /// Returns the part of a request that fits into the `free` bytes, which may be less than the whole; none if the request has to wait. A
+    /// request that a quota refuses is returned whole.
     pub(super) fn within_room(&self, owner: Owner, wanted: Wanted, free: u64) -> Option<Wanted> {
         let Some(least) = wanted.least_of_gpu().filter(|_| free != u64::MAX) else { return Some(wanted) };
         if self.quotas.memory.device.check(owner, least, &[]).is_err() {

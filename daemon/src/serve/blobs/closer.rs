@@ -1,7 +1,7 @@
-//! Closes descriptors of device nodes and of drivers' memory on a thread of its own.
+//! A thread that closes descriptors of device nodes and of drivers' memory.
 //!
-//! With the last of them a kernel's driver frees the memory of a process, and may have to stop its work on the GPU before. The device thread does not
-//! wait for that.
+//! When the last of these descriptors is closed, the kernel's driver frees the memory of a process, and may first have to stop that process's work on
+//! the GPU. The device thread does not wait for that.
 
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::mpsc::{Sender, channel};
 use std::thread::{Builder, JoinHandle};
 
-/// A thread, once there was a descriptor to close. When this is dropped, all descriptors have been closed, as at the end of the process.
+/// The handle of the thread, which starts with the first descriptor. When this is dropped, it waits until all descriptors are closed.
 #[derive(Debug, Default)]
 pub(in crate::serve) struct Closer {
     thread: Option<(Sender<OwnedFd>, JoinHandle<()>)>,
@@ -31,13 +31,13 @@ impl Given {
 }
 
 impl Closer {
-    /// Closes these, soon.
+    /// Has the thread close these descriptors soon.
     pub(in crate::serve) fn close(&mut self, fds: impl IntoIterator<Item = OwnedFd>) {
         for fd in fds {
             if self.thread.is_none() {
                 self.thread = start(Arc::clone(&self.closed));
             }
-            // Without a thread it is closed here.
+            // Without a thread the descriptor is closed here.
             if let Some((sender, _)) = &self.thread {
                 if sender.send(fd).is_ok() {
                     self.given += 1;
@@ -55,7 +55,7 @@ impl Closer {
         self.left() == 0
     }
 
-    /// The number of descriptors that are not closed yet.
+    /// Returns the number of descriptors that are not closed yet.
     pub(in crate::serve) fn left(&self) -> u64 {
         self.given.saturating_sub(self.closed.load(Ordering::Relaxed))
     }

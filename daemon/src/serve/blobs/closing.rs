@@ -1,18 +1,18 @@
-//! This file has questions and accounts wait until descriptors are closed that were given to the [`Closer`], and until nothing is left of workers: with the
-//! last descriptor of a driver's memory the kernel frees it, and no process can have it before.
+//! This file has questions and accounts wait until the [`Closer`] has closed descriptors, and until nothing is left of workers. The kernel frees a
+//! driver's memory when its last descriptor is closed, and no process can get that memory before.
 
 use super::closer::{Closer, Given};
 use protocol::ids::ContextId;
 use std::time::{Duration, Instant};
 
-/// Time that something waits, at most: it is far longer than a worker has to end by itself, and than a driver's kernel takes to free all memory of a GPU.
+/// Time for a wait, at most: far longer than a worker has to end by itself, and than the kernel's driver takes to free all memory of a GPU.
 const CLOSED_MAX: Duration = Duration::from_secs(5);
 /// Time between two looks.
 const LOOK_EVERY: Duration = Duration::from_millis(2);
 /// Questions of workers that wait at once, at most; a further one is answered without a wait.
 const QUESTIONS_MAX: usize = 1024;
 
-/// A thing that waits.
+/// A question or an account that waits.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::serve) enum Waits {
     /// The question of a context's worker, by its number.
@@ -21,7 +21,7 @@ pub(in crate::serve) enum Waits {
     Ended(u64),
 }
 
-/// The things that wait, the first first.
+/// The questions and accounts that wait, the oldest first.
 #[derive(Debug, Default)]
 pub(in crate::serve) struct Closing {
     waiting: Vec<Waiting>,
@@ -35,7 +35,7 @@ struct Waiting {
     given: Given,
     /// The numbers of the workers of which something is left.
     workers: Vec<u64>,
-    /// The time at which it waits no longer.
+    /// The time at which the wait ends in any case.
     until: Instant,
 }
 
@@ -45,12 +45,12 @@ impl Closing {
         self.waiting.is_empty()
     }
 
-    /// Has something wait until these are closed, or for [`CLOSED_MAX`].
+    /// Has a question or an account wait until these are closed, or for [`CLOSED_MAX`].
     pub(in crate::serve) fn await_closed(&mut self, waits: Waits, given: Given, now: Instant) {
         self.await_ended(waits, given, Vec::new(), now);
     }
 
-    /// Has something wait until these are closed and nothing is left of the workers with these numbers, or for [`CLOSED_MAX`].
+    /// Has a question or an account wait until these are closed and nothing is left of these workers, or for [`CLOSED_MAX`].
     pub(in crate::serve) fn await_ended(
         &mut self,
         waits: Waits,
@@ -72,7 +72,7 @@ impl Closing {
         }
     }
 
-    /// Takes what need not wait any more.
+    /// Takes the questions and accounts that need not wait any more.
     pub(in crate::serve) fn take_done(&mut self, closer: &Closer, now: Instant) -> Vec<Waits> {
         if self.next.is_none_or(|next| now < next) {
             return Vec::new();

@@ -1,8 +1,8 @@
-//! Descriptors of the GPU's memory that workers have deposited: should one die, the memory is there still, and its successor gets the descriptors with the
-//! checkpoint.
+//! The descriptors of GPU memory that workers have deposited: should a worker die, its memory is still there, and its successor gets the descriptors
+//! with the checkpoint.
 //!
-//! A descriptor is all that this process has of that memory: it neither maps nor asks it. With the last one the kernel's driver frees the memory, which may
-//! take long; so they are closed by [`Closer`](super::closer::Closer).
+//! A descriptor is all that this process has of that memory: this process neither maps the memory nor asks about it. When the last descriptor is
+//! closed, the kernel's driver frees the memory, which may take long; so [`Closer`](super::closer::Closer) closes them.
 
 use crate::device::{Owner, Quota};
 use crate::transport::PassedFiles;
@@ -15,11 +15,11 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
-/// The deposits of all contexts: those of each are its present worker's.
+/// The deposits of all contexts: a context has only those of its present worker.
 #[derive(Debug)]
 pub(in crate::serve) struct Deposits {
     quota: Quota,
-    /// The descriptors of all contexts that may be on their way to be closed when another one comes.
+    /// The number of descriptors of all contexts that may wait to be closed when another deposit comes.
     closing_max: u64,
     contexts: FxHashMap<ContextId, Account>,
 }
@@ -27,16 +27,16 @@ pub(in crate::serve) struct Deposits {
 /// The deposits of one context.
 #[derive(Debug)]
 struct Account {
-    /// The holder that they count for.
+    /// The holder for which the deposits count.
     owner: Owner,
     files: FxHashMap<DepositId, Arc<OwnedFd>>,
     /// A deposit was refused.
     is_incomplete: bool,
-    /// Descriptors of it that were given to be closed since there were none.
+    /// Descriptors of this context that were given to be closed since none waited to be closed.
     closing: u64,
 }
 
-/// The deposits of one context, written down for another process. Their descriptors go along in this order.
+/// The deposits of one context, written down for another process. Their descriptors are sent in this order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(in crate::serve) struct PassedDeposits {
     ctx_id: ContextId,
@@ -48,26 +48,26 @@ pub(in crate::serve) struct PassedDeposits {
 /// The reason why a deposit is not kept.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(in crate::serve) enum Refused {
-    /// An honest worker would not say this: the reason, for the log.
+    /// The worker breaks a rule that an honest worker keeps: the reason, for the log.
     Mistake(&'static str),
     /// The limit of this name is reached, for the first time.
     Limit(&'static str),
-    /// The limit is reached still.
+    /// The limit is still reached.
     LimitAgain,
 }
 
 impl Deposits {
-    /// No deposits yet, and as many as the limits allow.
+    /// Makes a table without deposits, which takes as many as the limits allow.
     pub(in crate::serve) fn new(limits: &DeviceLimits) -> Self {
         let quota = Quota::new("deposits", limits.deposits as u64);
         Self { quota, closing_max: limits.deposits as u64, contexts: FxHashMap::default() }
     }
 
-    /// A context's worker deposits a descriptor, which counts for its `owner`, while so many of all contexts are `closing`.
+    /// A context's worker deposits a descriptor, which counts for its `owner`; `closing` descriptors of all contexts wait to be closed.
     ///
     /// # Errors
     ///
-    /// It is not kept, and comes back with the reason.
+    /// The descriptor is not kept, and is returned with the reason.
     pub(in crate::serve) fn keep(
         &mut self,
         (ctx_id, owner): (ContextId, Owner),
@@ -80,7 +80,7 @@ impl Deposits {
         if closing == 0 {
             account.closing = 0;
         }
-        // Only one that has many of those is to blame.
+        // Only a context that has many of these descriptors is to blame.
         let is_flooded = closing > self.closing_max;
         if is_flooded && account.closing > self.closing_max / SHARE {
             return Err((Refused::Mistake("deposits that come and go faster than they can be closed"), file));
@@ -101,7 +101,7 @@ impl Deposits {
         Ok(())
     }
 
-    /// A context's worker has freed the memory of a deposit. Returns the descriptor, to be closed, unless a successor is given it at the moment.
+    /// A context's worker has freed the memory of a deposit. Returns the descriptor, to be closed, unless it is being sent to a successor.
     pub(in crate::serve) fn take_back(&mut self, ctx_id: ContextId, id: DepositId) -> Option<OwnedFd> {
         let account = self.contexts.get_mut(&ctx_id)?;
         let file = account.files.remove(&id)?;
@@ -110,7 +110,7 @@ impl Deposits {
         Arc::into_inner(file)
     }
 
-    /// Returns whether each deposit of a context is kept that its worker has made. Once one was not, no checkpoint of that worker has all.
+    /// Returns whether all deposits of a context's worker are kept. Once one was refused, no checkpoint of that worker is complete.
     pub(in crate::serve) fn are_complete(&self, ctx_id: ContextId) -> bool {
         self.contexts.get(&ctx_id).is_none_or(|account| !account.is_incomplete)
     }
@@ -155,7 +155,7 @@ impl Deposits {
         Ok(())
     }
 
-    /// The context's worker is another, or none. Returns the descriptors, to be closed.
+    /// The context has another worker now, or none. Returns the descriptors, to be closed.
     pub(in crate::serve) fn forget(&mut self, ctx_id: ContextId) -> Vec<OwnedFd> {
         let Some(Account { owner, files, .. }) = self.contexts.remove(&ctx_id) else { return Vec::new() };
         self.quota.give_back(owner, files.len() as u64);
@@ -197,7 +197,7 @@ mod tests {
         let mut of: Vec<_> = deposits.of(A).map(|(id, _)| id.0).collect();
         of.sort_unstable();
         assert_eq!(of, [1, 3]);
-        // What a successor is being given is closed where that has ended.
+        // A descriptor that is being sent to a successor is closed when that has ended.
         let given: Vec<_> = deposits.of(A).take(1).collect();
         assert_eq!(deposits.forget(A).len(), 1);
         assert_eq!(given.iter().filter(|(_, file)| Arc::strong_count(file) == 1).count(), 1);
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!(deposits.deposit(A, 100), Err(Refused::LimitAgain), "the log has one line");
         deposits.deposit(B, 1).unwrap();
         assert!(deposits.are_complete(B));
-        // The next worker may have fewer.
+        // The next worker may have fewer deposits.
         assert_eq!(deposits.forget(A).len() as u64, kept);
         deposits.deposit(A, 1).unwrap();
         assert!(deposits.are_complete(A));
@@ -247,7 +247,7 @@ mod tests {
         }
         assert_eq!(keep(&mut deposits, B, 1, most + 1), Err(Refused::Limit("deposits")));
         assert!(matches!(keep(&mut deposits, A, 6, most + 1), Err(Refused::Mistake(_))));
-        // What was closed counts no more.
+        // Descriptors that were closed count no more.
         keep(&mut deposits, A, 7, 0).unwrap();
         assert_eq!(keep(&mut deposits, A, 8, most + 1), Err(Refused::Limit("deposits")));
     }

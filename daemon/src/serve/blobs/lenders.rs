@@ -1,4 +1,4 @@
-//! Workers whose driver lends memory to guests, and the descriptors that keep that memory until no process has it mapped.
+//! The workers whose driver lends memory to guests, and the descriptors that keep that memory until no process has it mapped.
 //!
 //! Some drivers' memory can be mapped only out of a device node, and such a mapping keeps nothing alive: when the driver frees the memory, or its
 //! process ends, the pages get another owner, and a process that has them mapped sees that owner's data. So a worker frees lent memory when it is
@@ -6,7 +6,7 @@
 //! nothing of it. The device process closes them as soon as the frontend has acknowledged that it unmapped all that the worker had lent. It does not
 //! close them later either, because the worker's work on the GPU runs for as long.
 //!
-//! Knows no sockets and no clock; only the reported mappings decide.
+//! This file knows no sockets and no clock; only the reported mappings decide.
 
 use crate::transport::PassedFiles;
 use config::{ANCHORS_MAX, DriverMapped};
@@ -31,18 +31,18 @@ pub(in crate::serve) struct Lenders {
 
 #[derive(Debug)]
 struct Lender {
-    /// The worker's context; none once the worker was told to end, or is gone.
+    /// The worker's context; none once the worker has been told to end, or is gone.
     ctx_id: Option<ContextId>,
     anchors: Vec<OwnedFd>,
     /// The number of the set by which the launcher knows the anchors.
     set: u64,
-    /// The anchors that will replace them.
+    /// The anchors that will replace those in `anchors`.
     arriving: Vec<OwnedFd>,
-    /// Offsets in the window at which the frontend has memory of it mapped, or may have.
+    /// Offsets in the window at which the frontend has memory of this worker mapped, or may have.
     mapped: FxHashSet<u64>,
 }
 
-/// A lender, written down for another process. Its anchors go along.
+/// A lender, written down for another process. Its anchors are sent too.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(in crate::serve) struct PassedLender {
     ctx_id: ContextId,
@@ -50,14 +50,14 @@ pub(in crate::serve) struct PassedLender {
     mapped: Vec<u64>,
 }
 
-/// An order to the launcher, which keeps anchors as well: the device process may be killed.
+/// An order to the launcher, which keeps copies of the anchors in case the device process is killed.
 #[derive(Debug)]
 pub(in crate::serve) enum Order {
-    /// Keep a copy, of this set.
+    /// Keep a copy of this anchor, in this set.
     Keep(u64, OwnedFd),
-    /// Close those of this set, and say so.
+    /// Close the anchors of this set, and report that.
     LetGo(u64),
-    /// Keep those of this set until the frontend's process has ended, as its mappings are not known. Say that it is so.
+    /// Keep the anchors of this set until the frontend's process has ended, as its mappings are not known; and report that they are kept.
     KeepOn(u64),
 }
 
@@ -93,7 +93,7 @@ impl Lenders {
         (self.lenders.iter().filter_map(passed).collect(), anchors.map(AsFd::as_fd).collect())
     }
 
-    /// Goes on with the lenders of another process, whose anchors the launcher of this process is to keep as well.
+    /// Goes on with the lenders of another process. The launcher of this process is to keep copies of their anchors.
     ///
     /// # Errors
     ///
@@ -150,7 +150,7 @@ impl Lenders {
         if left == 0 { self.adopt(at) } else { Ok(()) }
     }
 
-    /// All anchors of a worker are there.
+    /// All anchors of a worker have arrived.
     fn adopt(&mut self, at: usize) -> Result<(), &'static str> {
         let set = self.next_set;
         let anchors = std::mem::take(&mut self.lenders[at].arriving);
@@ -166,7 +166,7 @@ impl Lenders {
         Ok(())
     }
 
-    /// Returns whether memory that a worker lends stays when the worker goes.
+    /// Returns whether memory that a worker lends outlives the worker.
     pub(in crate::serve) fn is_anchored(&self, ctx_id: ContextId) -> bool {
         self.lenders.iter().any(|lender| lender.ctx_id == Some(ctx_id) && !lender.anchors.is_empty())
     }
@@ -199,7 +199,7 @@ impl Lenders {
         self.close();
     }
 
-    /// The frontend has gone without a word, and every worker was told to end.
+    /// The frontend has disconnected without unmapping, and every worker was told to end.
     pub(in crate::serve) fn frontend_gone(&mut self) {
         for Lender { set, anchors, mapped, .. } in std::mem::take(&mut self.lenders) {
             if mapped.is_empty() {
@@ -237,7 +237,7 @@ impl Lenders {
         }
     }
 
-    /// Has the launcher close its copies first, so that the last copies are closed by a thread that the kernel may keep waiting.
+    /// Has the launcher close its copies first, so that a thread that the kernel may keep waiting closes the last copies.
     fn let_go(&mut self, (set, anchors): (u64, Vec<OwnedFd>)) {
         if !anchors.is_empty() {
             self.orders.push(Order::LetGo(set));
@@ -257,12 +257,12 @@ mod tests {
     const A: ContextId = ContextId(1);
     const B: ContextId = ContextId(2);
 
-    /// Memory out of `/dev/zero`: the other nodes of its driver are anchors.
+    /// Makes a table for memory out of `/dev/zero`: the other nodes of that driver are anchors.
     fn lenders() -> Lenders {
         Lenders::new([DriverMapped { types: 1, device: makedev(1, 5) }, DriverMapped::default()])
     }
 
-    /// Plays the launcher, which keeps a copy until it is told not to.
+    /// A launcher that the tests play, which keeps copies until it is told to let go of them.
     #[derive(Default)]
     struct Keeper {
         kept: Vec<(u64, OwnedFd)>,
@@ -300,13 +300,13 @@ mod tests {
     }
 
     impl Anchor {
-        /// Returns whether it is open after the keeper has obeyed all orders.
+        /// Returns whether the anchor is open after the keeper has obeyed all orders.
         fn stays(&self, keeper: &mut Keeper, lenders: &mut Lenders) -> bool {
             keeper.obey(lenders);
             self.is_open()
         }
 
-        /// Returns whether it is closed after the keeper has obeyed all orders.
+        /// Returns whether the anchor is closed after the keeper has obeyed all orders.
         fn goes(&self, keeper: &mut Keeper, lenders: &mut Lenders) -> bool {
             keeper.obey(lenders);
             self.has_ended()

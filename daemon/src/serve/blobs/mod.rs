@@ -30,7 +30,7 @@ pub(super) enum BlobError {
     /// The file is smaller than the blob.
     #[error("too small")]
     TooSmall,
-    /// The file is not the memory that was given to the worker: it would not be counted.
+    /// The file is not the memory that was given to the worker, so the device process would not count it.
     #[error("not the memory that was asked for")]
     Foreign,
     /// A driver lends the memory, and no anchor keeps it alive.
@@ -41,9 +41,9 @@ pub(super) enum BlobError {
 /// An export that is due.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Export {
-    /// The context whose worker makes it.
+    /// The context whose worker makes the export.
     pub ctx_id: ContextId,
-    /// The resource that it is for.
+    /// The resource that the export is for.
     pub resource_id: ResourceId,
     /// Bytes.
     pub size: u64,
@@ -51,20 +51,20 @@ pub(super) struct Export {
     pub mappable: bool,
 }
 
-/// The table.
+/// The table of memory files.
 #[derive(Debug)]
 pub(super) struct Blobs {
     /// The kind of file that workers export.
     exported: FixedFile,
-    /// The file that each piece is, and its device and inode: should its worker die, its successor gets it.
+    /// The file of each piece, and its device and inode: should the worker die, its successor gets the file.
     made: FxHashMap<MemoryId, (Arc<OwnedFd>, (u64, u64))>,
     files: FxHashMap<ResourceId, File>,
 }
 
-/// The table, written down for another process. Its descriptors are those of the resources, and then those of the pieces, in this order.
+/// The table, written down for another process. The descriptors of the resources are sent first, then those of the pieces, in this order.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct PassedBlobs {
-    /// Each with the context whose driver lends it, if one does.
+    /// Each resource, with the context whose driver lends its memory, if one does.
     resources: Vec<(ResourceId, Option<ContextId>)>,
     made: Vec<MemoryId>,
 }
@@ -73,16 +73,16 @@ pub(super) struct PassedBlobs {
 #[derive(Debug)]
 struct File {
     fd: OwnedFd,
-    /// The context whose worker lends it, if one does: only the frontend is given that memory, and the device process neither reads nor writes it.
+    /// The context whose worker lends the memory, if one does: only the frontend gets such memory; this process neither reads nor writes it.
     lender: Option<ContextId>,
 }
 
 /// The kind of memory that was taken.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Taken {
-    /// The memory is there for as long as a process holds it, or there is none.
+    /// The memory exists for as long as a process holds it, or there is none.
     ForGood,
-    /// The memory is gone with its worker, and when its driver frees it.
+    /// The memory is gone when its worker ends or its driver frees it.
     Lent,
 }
 
@@ -151,7 +151,7 @@ impl Blobs {
             }
             _ => return Err(BlobError::WrongKind),
         }
-        // A dma-buf is the driver's, and does not tell its origin.
+        // The driver makes a dma-buf, which does not tell its origin.
         let made = || {
             identity(&file)
                 .ok()
@@ -164,7 +164,7 @@ impl Blobs {
         Ok(Taken::ForGood)
     }
 
-    /// The memory of a resource; `None` for one that only its worker can access, and for one that a worker lends.
+    /// Returns the memory of a resource; `None` if only its worker can access the memory, or if a worker lends it.
     pub(super) fn get(&self, resource_id: ResourceId) -> Option<BorrowedFd<'_>> {
         self.files.get(&resource_id).filter(|file| file.lender.is_none()).map(|file| file.fd.as_fd())
     }
@@ -184,7 +184,7 @@ impl Blobs {
             let Some(file) = shown(MemoryId(memory)).and_then(|resource_id| self.get(resource_id)) else {
                 continue;
             };
-            // Not by a write to the file, which a dma-buf does not take. Offsets are below 16 GiB.
+            // The word is not written through the file, because a dma-buf takes no writes. Offsets are below 16 GiB.
             let mapping = Mapping::new(file, offset + 4).map_err(|error| error.to_string());
             let word =
                 mapping.and_then(|mapping| Arc::new(mapping).word(offset).map_err(|error| error.to_string()));

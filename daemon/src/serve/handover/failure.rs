@@ -1,4 +1,4 @@
-//! The reason why a context, or a VM, is not handed over, and how long it holds.
+//! The reason why a context, or a VM, is not handed over, and for how long that reason lasts.
 
 use super::Asker;
 
@@ -14,7 +14,7 @@ pub(in crate::serve) struct Failure {
 pub(in crate::serve) enum Lasts {
     /// The reason may be gone in a moment.
     ForNow,
-    /// The reason may stay until an operator does something about it, or programs of the host do.
+    /// The reason may stay until an operator or programs of the host remove it.
     UntilMended,
     /// The reason lasts for as long as the context, or the VM, does not change.
     ForGood,
@@ -33,7 +33,7 @@ impl Failure {
         Self { reason: reason.into(), lasts: Lasts::ForGood }
     }
 
-    /// Returns whether the log tells operators of it: always if one has asked, and else if it does not pass by itself.
+    /// Returns whether the log tells operators of the failure: always if one has asked, and otherwise if the reason does not pass by itself.
     pub(in crate::serve) fn concerns_operators(&self, asker: Asker) -> bool {
         asker == Asker::Operator || self.lasts != Lasts::ForNow
     }

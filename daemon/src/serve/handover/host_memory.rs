@@ -1,16 +1,16 @@
-//! Admits contexts that are to be swapped out, if the host's memory has room for their contents.
+//! This file admits contexts that are to be swapped out, if the host's memory has room for their contents.
 
 use super::failure::Failure;
 use outside::{Bytes, HostMemory};
 
-/// Admits a context that is to be swapped out, whose contents take at most so many bytes of the host's memory. `going` is the number of bytes that
-/// contexts take which are being swapped out: a part of these may be there already, so they may count twice for a while.
+/// Admits a context that is to be swapped out, whose contents take at most `bytes` bytes of the host's memory. `going` is the number of bytes of
+/// contexts that are being swapped out: a part of these may be in the host's memory already, so that part may count twice for a while.
 ///
-/// There may be less room a moment later, as any program can take it. The worker that gets the contents looks again while they come.
+/// There may be less room a moment later, as any program can take it. The worker that gets the contents checks again while they arrive.
 ///
 /// # Errors
 ///
-/// There is no room, and the kernel would kill programs of the host. That passes by itself if there is room for this context alone.
+/// There is no room, and the kernel would kill programs of the host. The failure passes by itself if there is room for this context alone.
 pub(in crate::serve) fn admit(memory: &HostMemory, bytes: u64, going: u64) -> Result<(), Failure> {
     let room = memory.room().unwrap_or(u64::MAX);
     if bytes == 0 || bytes.saturating_add(going) <= room {

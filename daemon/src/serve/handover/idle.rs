@@ -1,6 +1,6 @@
-//! Finds contexts whose programs have done nothing with the GPU for some time.
+//! This file finds contexts whose programs have done nothing with the GPU for some time.
 //!
-//! Knows no clock: time is passed in.
+//! The file knows no clock: the caller passes the time in.
 
 use protocol::ids::ContextId;
 use rustc_hash::FxHashMap;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 const LOOK_MIN: Duration = Duration::from_millis(10);
 const LOOK_MAX: Duration = Duration::from_secs(1);
 
-/// The contexts, and since when they are idle.
+/// The contexts, and the time since which each is idle.
 #[derive(Debug)]
 pub(in crate::serve) struct Idle {
     /// The time after which a context counts as idle.
@@ -22,16 +22,16 @@ pub(in crate::serve) struct Idle {
 /// The state of a context when it was looked at last.
 #[derive(Debug)]
 struct Seen {
-    /// The wakings of its rings; none while it does something.
+    /// The wakings of the context's rings; none while it does something.
     wakings: Option<u32>,
-    /// The time since which it does nothing.
+    /// The time since which the context does nothing.
     since: Instant,
-    /// The context was answered, and has done nothing since.
+    /// The context was returned as idle, and has done nothing since.
     is_answered: bool,
 }
 
 impl Idle {
-    /// Finds contexts that do nothing for so long.
+    /// Begins to look for contexts that do nothing for this time.
     pub(in crate::serve) fn new(after: Duration) -> Self {
         Self { after, next: None, contexts: FxHashMap::default() }
     }
@@ -43,7 +43,7 @@ impl Idle {
         }
     }
 
-    /// A context that was found is found once more, though it does nothing.
+    /// Has a context that was found already be found once more, though it does nothing.
     pub(in crate::serve) fn find_again(&mut self, ctx_id: ContextId) {
         if let Some(seen) = self.contexts.get_mut(&ctx_id) {
             seen.is_answered = false;
@@ -122,7 +122,7 @@ mod tests {
         }
         assert_eq!(at(400, [Some(5), None], false), [ONE]);
         assert_eq!(at(900, [Some(5), None], false), [], "once");
-        // It has worked between two looks; the other has completed its work.
+        // Context ONE has worked between two looks; the other has completed its work.
         assert_eq!(at(1000, [Some(6), Some(0)], false), []);
         assert_eq!(at(1399, [Some(6), Some(0)], false), []);
         assert_eq!(at(1500, [Some(6), Some(0)], true), [TWO]);

@@ -8,7 +8,7 @@
 //!              that took long                   Waits
 //! ```
 //!
-//! Whatever else happens, or lasts too long, calls the hand-over off. This file knows no process, no socket and no clock: time is passed in.
+//! Any other event, and a stage that lasts too long, calls the hand-over off. This file knows no process, socket or clock: time is passed in.
 
 pub(super) mod failure;
 pub(super) mod host_memory;
@@ -25,24 +25,24 @@ use std::time::{Duration, Instant};
 
 /// Contexts of a VM that may be handed over at a time: each has two workers, and two drivers.
 pub(super) const HAND_OVERS_MAX: usize = 4;
-/// Time in which a successor comes to life.
+/// Time in which a successor has to start.
 pub(super) const START_PATIENCE: Duration = Duration::from_secs(30);
 /// Time in which a successor builds the parts that it can while the context goes on.
 pub(super) const PREPARE_PATIENCE: Duration = Duration::from_secs(300);
-/// Time of one part of the prelude within which so little has changed that the worker may rest.
+/// If a part of the prelude takes less than this time, so little has changed meanwhile that the worker may rest.
 pub(super) const SHORT_PART: Duration = Duration::from_millis(20);
 /// Parts of a prelude, at most: the hand-over does not wait for a program that makes objects all the time.
 pub(super) const PARTS_MAX: u32 = 5;
-/// Time in which a worker that has to come to rest answers, beyond the time for which a submission may run.
+/// Time in which a worker that is to come to rest has to answer, beyond the time for which a submission may run.
 pub(super) const REST_PATIENCE: Duration = Duration::from_secs(10);
 /// Time in which everything is written, read and built up again.
 pub(super) const MOVE_PATIENCE: Duration = Duration::from_secs(60);
 /// Time after which a worker that stays for now is asked again.
 pub(super) const AGAIN_AFTER: Duration = Duration::from_millis(50);
-/// Time for which it is asked again.
+/// Time for which such a worker is asked again.
 pub(super) const ASKED_FOR: Duration = Duration::from_secs(10);
 
-/// The one that wants a context to be handed over.
+/// The party that wants a context to be handed over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Asker {
     /// An operator, through the broker.
@@ -55,7 +55,7 @@ pub(super) enum Asker {
     Broker,
 }
 
-/// The thing that a hand-over is for.
+/// The purpose of a hand-over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Purpose {
     /// The context gets another worker.
@@ -93,16 +93,16 @@ pub(super) enum Stage {
     },
 }
 
-/// The thing to do when a successor has made a part of the prelude.
+/// The next step when a successor has made a part of the prelude.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Prepared {
-    /// Much may have changed meanwhile: the successor is to make that, too.
+    /// Much may have changed meanwhile: the successor is to make another part.
     More,
     /// The worker may rest.
     Enough,
 }
 
-/// The thing to do when a time is over.
+/// The next step when a time is over.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Due {
     /// The worker is to be told to hand over again.
@@ -114,23 +114,23 @@ pub(super) enum Due {
 /// The GPUs that a context changes, by their indices among those of the VM.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub(super) struct GpuMoves {
-    /// The GPUs that it comes to.
+    /// The GPUs that the context comes to.
     pub(super) comes_to: Vec<u8>,
-    /// The GPUs that it leaves if all goes well.
+    /// The GPUs that the context leaves if the hand-over succeeds.
     pub(super) leaves: Vec<u8>,
 }
 
 /// One hand-over.
 #[derive(Clone, Debug)]
 pub(super) struct HandOver {
-    /// The one that wants it, and its purpose.
+    /// The party that wants the hand-over, and the purpose.
     pub(super) asker: Asker,
     pub(super) purpose: Purpose,
     pub(super) moves: GpuMoves,
     pub(super) stage: Stage,
-    /// The successor can have memory of the worker's driver.
+    /// The successor can take over memory of the worker's driver.
     pub(super) is_at_home: bool,
-    /// The time at which it was asked for.
+    /// The time at which the hand-over was asked for.
     asked: Instant,
     /// The time at which the present stage has lasted too long, or is over.
     until: Instant,
@@ -144,7 +144,7 @@ pub(super) struct HandOver {
 pub(super) struct Took {
     /// The time from when the worker was told to hand over to when the successor was told to go on.
     pub(super) pause: Duration,
-    /// The time since it was asked for.
+    /// The time since the hand-over was asked for.
     pub(super) total: Duration,
 }
 
@@ -154,9 +154,9 @@ pub(super) struct HandOvers {
     under_way: FxHashMap<ContextId, HandOver>,
     /// Time in which a worker answers.
     rest_patience: Duration,
-    /// A worker that stays for now is asked again for so long.
+    /// The time for which a worker that stays for now is asked again.
     pub(super) asked_for: Duration,
-    /// Hand-overs that were done, and that failed.
+    /// The numbers of hand-overs that were done, and that failed.
     pub(super) done: u64,
     pub(super) failed: u64,
 }
@@ -172,12 +172,12 @@ impl HandOvers {
     ///
     /// # Errors
     ///
-    /// The reason why not: there are as many as there may be, or the context is one of them.
+    /// The reason why none may begin: as many as allowed are under way, or one of this context is.
     pub(super) fn admit(&self, ctx_id: ContextId, purpose: Purpose) -> Result<(), String> {
         if self.under_way.contains_key(&ctx_id) {
             return Err("it is being restarted already".into());
         }
-        // Programs that go on are not kept waiting, and have one driver each.
+        // Programs that want to go on are not kept waiting, and their contexts have one driver each.
         if !matches!(purpose, Purpose::SwapIn | Purpose::Recover) && self.under_way.len() >= HAND_OVERS_MAX {
             return Err(format!(
                 "limit hand_overs ({HAND_OVERS_MAX}) reached: restart it when others of the VM are done"
@@ -209,7 +209,7 @@ impl HandOvers {
         }
     }
 
-    /// The successor has been told to take over the checkpoint of its dead predecessor. Returns whether it was to be.
+    /// The successor has been told to take over the checkpoint of its dead predecessor. Returns whether that step was due.
     pub(super) fn recovers(&mut self, ctx_id: ContextId, now: Instant) -> bool {
         let hand_over = self.under_way.get_mut(&ctx_id).filter(|it| it.stage == Stage::Starts);
         let Some(hand_over) = hand_over else { return false };
@@ -218,13 +218,13 @@ impl HandOvers {
         true
     }
 
-    /// The contexts whose workers are dead, and whose successors do not have them yet.
+    /// Returns the contexts whose workers are dead and whose successors have not taken over yet.
     pub(super) fn recovering(&self) -> impl Iterator<Item = ContextId> {
         let all = self.under_way.iter().filter(|(_, hand_over)| hand_over.purpose == Purpose::Recover);
         all.map(|(ctx_id, _)| *ctx_id)
     }
 
-    /// The hand-over of a context.
+    /// Returns the hand-over of a context.
     pub(super) fn get(&self, ctx_id: ContextId) -> Option<&HandOver> {
         self.under_way.get(&ctx_id)
     }
@@ -234,7 +234,7 @@ impl HandOvers {
         self.get(ctx_id).is_some_and(|hand_over| hand_over.purpose == Purpose::SwapOut)
     }
 
-    /// The successor builds the parts that it can. Returns whether it was to do so.
+    /// The successor builds the parts that it can. Returns whether that step was due.
     pub(super) fn prepares(&mut self, ctx_id: ContextId, now: Instant) -> bool {
         let hand_over = self.under_way.get_mut(&ctx_id).filter(|it| it.stage == Stage::Starts);
         let Some(hand_over) = hand_over else { return false };
@@ -243,7 +243,7 @@ impl HandOvers {
         true
     }
 
-    /// The successor has made a part of the prelude, and says whether it can have memory of the worker's driver. Returns the next step.
+    /// The successor has made a part of the prelude, and says whether it can take over memory of the worker's driver. Returns the next step.
     ///
     /// # Errors
     ///
@@ -257,7 +257,7 @@ impl HandOvers {
         let under_way = self.under_way.get_mut(&ctx_id);
         match under_way.map(|HandOver { stage, is_at_home, .. }| (stage, is_at_home)) {
             Some((Stage::Prepares { part, since }, is_at_home)) => {
-                // Memory comes with the part behind the one with which this is known.
+                // Memory comes with the part that follows the one in which the successor first says this.
                 let misses_memory = at_home && !std::mem::replace(is_at_home, at_home);
                 let is_short = now.saturating_duration_since(*since) < SHORT_PART;
                 if *part == PARTS_MAX || is_short && !misses_memory {
@@ -283,7 +283,7 @@ impl HandOvers {
     ///
     /// # Errors
     ///
-    /// It has done so for too long: the hand-over is to be called off.
+    /// The worker has stayed for too long: the hand-over is to be called off.
     pub(super) fn waits(&mut self, ctx_id: ContextId, reason: &str, now: Instant) -> Result<(), String> {
         let Some(hand_over) = self.under_way.get_mut(&ctx_id) else { return Ok(()) };
         let (first, again) = (*hand_over.first.get_or_insert(now), now + AGAIN_AFTER);
@@ -303,7 +303,7 @@ impl HandOvers {
         }
     }
 
-    /// The worker has handed over. Returns whether the successor has taken over as well.
+    /// The worker has handed over. Returns whether the successor has taken over too.
     pub(super) fn handed_over(&mut self, ctx_id: ContextId) -> bool {
         match self.under_way.get_mut(&ctx_id).map(|hand_over| &mut hand_over.stage) {
             Some(Stage::Moves { handed_over, taken_over }) => {
@@ -314,11 +314,11 @@ impl HandOvers {
         }
     }
 
-    /// The successor has taken over. Returns whether the worker has handed over as well.
+    /// The successor has taken over. Returns whether the worker has handed over too.
     ///
     /// # Errors
     ///
-    /// It was not told to, or says so again.
+    /// The successor was not told to take over, or says a second time that it has.
     pub(super) fn taken_over(&mut self, ctx_id: ContextId) -> Result<bool, String> {
         match self.under_way.get_mut(&ctx_id).map(|hand_over| &mut hand_over.stage) {
             Some(Stage::Moves { handed_over, taken_over }) if !*taken_over => {
@@ -479,7 +479,7 @@ mod tests {
             assert_eq!(all.due(now), [(CONTEXT, Due::Again)]);
         };
         assert_eq!((reason.as_str(), asked), ("it waits for a semaphore, for 10 s", 201));
-        // The pause is the last one's.
+        // The pause is that of the last attempt.
         all.rests(CONTEXT, now);
         all.moves(CONTEXT, now);
         let (_, took) = all.succeeds(CONTEXT, now + SECOND).unwrap();

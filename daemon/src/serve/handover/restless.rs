@@ -1,6 +1,6 @@
-//! For tests: has each context restarted or swapped out again and again, at moments that no program can foresee and every run repeats.
+//! For tests, this file has each context restarted or swapped out again and again, at moments that no program can foresee and every run repeats.
 //!
-//! This file knows no clock: time is passed in.
+//! This file knows no clock: the caller passes the time in.
 
 use super::Purpose;
 use protocol::ids::ContextId;
@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 /// The moments at which contexts are handed over.
 #[derive(Debug)]
 pub(in crate::serve) struct Restless {
-    /// The purpose that contexts are handed over for.
+    /// The purpose of the hand-overs.
     pub(in crate::serve) purpose: Purpose,
     /// The mean time from the end of a hand-over to the next of the same context.
     mean: Duration,
@@ -20,12 +20,12 @@ pub(in crate::serve) struct Restless {
 }
 
 impl Restless {
-    /// Nothing is handed over yet.
+    /// Makes the state before the first hand-over.
     pub(in crate::serve) fn new(purpose: Purpose, mean: Duration) -> Self {
         Self { purpose, mean, next: FxHashMap::default(), state: 0x9e37_79b9_7f4a_7c15 }
     }
 
-    /// Returns the running contexts that are to be handed over now. One that is new, or was not among them the last time, gets its moment.
+    /// Returns the running contexts that are to be handed over now. A context that was not among the running ones last time gets a new moment.
     pub(in crate::serve) fn due(
         &mut self,
         running: impl IntoIterator<Item = ContextId>,
@@ -54,7 +54,7 @@ impl Restless {
         self.next.values().min().copied()
     }
 
-    /// Up to twice the mean.
+    /// Returns a time of up to twice the mean.
     fn pause(&mut self) -> Duration {
         self.state ^= self.state << 13;
         self.state ^= self.state >> 7;

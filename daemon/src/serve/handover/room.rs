@@ -1,6 +1,6 @@
-//! The part of the GPUs' memory that a VM may have, as the broker says, and the contexts that go and wait for it.
+//! The GPU memory that the broker lets a VM have, and the contexts that leave the GPU for it or wait for it.
 //!
-//! Knows no clock: time is passed in.
+//! This file knows no clock: the caller passes the time in.
 
 use super::waits::{PassedWait, Waits};
 use crate::ipc::{RoomOrder, RoomState};
@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 /// Time for which a context that could not be swapped out is left alone: at first, and at most.
 const STAYS_FOR: Duration = Duration::from_secs(1);
 const STAYS_FOR_MAX: Duration = Duration::from_secs(60);
-/// Time between two states that the broker hears of, if nothing is to be decided.
+/// Time between two states that the broker is told, if it has nothing to decide.
 const TELL_AFTER: Duration = Duration::from_millis(50);
 
 /// The part of the GPUs' memory that the VM may have.
@@ -20,30 +20,30 @@ const TELL_AFTER: Duration = Duration::from_millis(50);
 pub(in crate::serve) struct Room {
     /// The broker's last order; none if it shares no memory out.
     pub(in crate::serve) order: Option<RoomOrder>,
-    /// Contexts that do something are swapped out as well, until the VM has come down to its limit.
+    /// Busy contexts are swapped out too, until the VM has come down to its limit.
     pub(in crate::serve) forced: bool,
     /// The broker's last order is not carried out yet.
     pub(in crate::serve) is_news: bool,
-    /// The state as the broker was told last, and when.
+    /// The state that the broker was told last, and the time of that.
     pub(in crate::serve) told: Option<(RoomState, Instant)>,
-    /// The time at which the broker is told of what has changed since.
+    /// The time at which the broker is told of later changes.
     pub(in crate::serve) tell_at: Option<Instant>,
     /// Contexts that are swapped out and want to come back, in the order in which they came.
     pub(in crate::serve) waiting: Vec<ContextId>,
     /// The times for which contexts have waited.
     pub(in crate::serve) waits: Waits,
-    /// Milliseconds that the context which came back last needed for that.
+    /// The time that the context which came back last took to come back, in milliseconds.
     pub(in crate::serve) back_ms: u64,
-    /// Contexts that are swapped out, and whose workers with a driver have not ended yet, by the numbers of these.
+    /// Contexts that are swapped out and whose workers with a driver have not ended yet, by the numbers of these workers.
     pub(in crate::serve) leaving: FxHashMap<u64, ContextId>,
     /// Contexts that could not be swapped out.
     pub(in crate::serve) stays: FxHashMap<ContextId, Stay>,
-    /// The time at which contexts are looked for again that can be swapped out.
+    /// The time of the next look for contexts that can be swapped out.
     pub(in crate::serve) again: Option<Instant>,
 }
 
-/// The part of the GPUs' memory, and the contexts that wait for it, written down for another process. That finds out by itself which contexts cannot be
-/// swapped out.
+/// The part of the GPUs' memory, and the contexts that wait for it, written down for another process. The other process finds out by itself which
+/// contexts cannot be swapped out.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 pub(in crate::serve) struct PassedRoom {
     order: RoomOrder,
@@ -62,19 +62,19 @@ pub(in crate::serve) struct Stay {
 }
 
 impl Room {
-    /// The VM may hold nothing before the broker lets it.
+    /// Makes the state of a VM that may hold nothing until the broker allows it.
     pub(in crate::serve) fn closed() -> Self {
         let order = RoomOrder { total: u64::MAX, wait_ms: u64::MAX, ..RoomOrder::default() };
         Self { order: Some(order), is_news: true, ..Self::default() }
     }
 
-    /// Writes it down for another process; nothing if the broker shares no memory out.
+    /// Writes the state down for another process; returns none if the broker shares no memory out.
     pub(in crate::serve) fn pass_on(&self, now: Instant) -> Option<PassedRoom> {
         let (waiting, waits, back_ms) = (self.waiting.clone(), self.waits.pass_on(now), self.back_ms);
         Some(PassedRoom { order: self.order?, waiting, waits, back_ms })
     }
 
-    /// Goes on where another process was, until the broker says something else.
+    /// Goes on with the state of another process, until the broker gives another order.
     pub(in crate::serve) fn resume(&mut self, passed: PassedRoom, now: Instant) {
         let PassedRoom { order, waiting, waits, back_ms } = passed;
         self.limit(order);
@@ -85,12 +85,12 @@ impl Room {
     /// The broker lets the VM have so much.
     pub(in crate::serve) fn limit(&mut self, order: RoomOrder) {
         (self.order, self.forced, self.is_news) = (Some(order), order.forced, true);
-        // It gets an answer in any case.
+        // The broker gets an answer in any case.
         (self.told, self.again) = (None, None);
     }
 
-    /// Returns whether the broker is to hear of a state now: at once if more or less is lacking, or if the VM has come down to its limit; else a
-    /// while after it heard something last.
+    /// Returns whether the broker is to be told of a state now: at once if more or less is lacking, or if the VM has come down to its limit;
+    /// otherwise a while after the broker was last told of one.
     pub(in crate::serve) fn is_to_tell(&mut self, state: RoomState, now: Instant) -> bool {
         self.tell_at = None;
         let Some(RoomOrder { most, .. }) = self.order.filter(|order| order.number > 0) else { return false };
@@ -110,11 +110,11 @@ impl Room {
     pub(in crate::serve) fn leaves(&mut self, ctx_id: ContextId, number: Option<u64>) {
         self.leaving.extend(number.map(|number| (number, ctx_id)));
         self.stays.remove(&ctx_id);
-        // What it has asked for is asked anew when it is back, as if for the first time.
+        // The context asks anew for its memory when it is back, as if for the first time.
         self.waits.ends(ctx_id);
     }
 
-    /// A context has ended. Another of the same number is not known.
+    /// A context has ended. A later context of the same number begins without a record.
     pub(in crate::serve) fn ends(&mut self, ctx_id: ContextId) {
         self.leaving.retain(|_, leaving| *leaving != ctx_id);
         self.waiting.retain(|waiting| *waiting != ctx_id);
@@ -134,7 +134,7 @@ impl Room {
         self.waiting.contains(&ctx_id)
     }
 
-    /// A context could not be swapped out: it is left alone for a while, and for twice as long each time.
+    /// A context could not be swapped out: leaves it alone for a while, for twice as long each time.
     pub(in crate::serve) fn stays(&mut self, ctx_id: ContextId, now: Instant) {
         self.stays.retain(|_, stay| now < stay.until + STAYS_FOR_MAX);
         let before = self.stays.get(&ctx_id).map(|stay| stay.pause);
@@ -152,7 +152,7 @@ impl Room {
         since.checked_add(Duration::from_millis(self.order?.wait_ms))
     }
 
-    /// Returns when the device thread has something to do though nothing has happened.
+    /// Returns when the device thread has something to do here without an event.
     pub(in crate::serve) fn next_due(&self) -> Option<Instant> {
         let refuses = self.waits.first().and_then(|since| self.end_of_wait(since));
         self.again.into_iter().chain(self.tell_at).chain(refuses).min()

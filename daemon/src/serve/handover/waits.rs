@@ -1,6 +1,6 @@
-//! The times for which contexts have waited for the GPUs' memory: each request, and each context that wants to come back.
+//! The times for which requests for GPU memory have waited, and contexts that are swapped out and want to come back.
 //!
-//! A worker that comes to rest for a hand-over takes its requests back, and asks anew when it goes on: that is the same wait. Knows no clock: time is passed in.
+//! A worker that comes to rest for a hand-over takes its requests back, and asks anew when it goes on: the wait goes on too. Time is passed in.
 
 use crate::device::Lack;
 use protocol::ids::ContextId;
@@ -8,7 +8,7 @@ use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use std::time::{Duration, Instant};
 
-/// Time in which a worker asks anew, from the first look that finds it at rest no more.
+/// Time in which a worker has to ask anew, from the first look that finds it at rest no more.
 const ASKS_WITHIN: Duration = Duration::from_secs(1);
 
 /// The request that waits, or the context that wants to come back.
@@ -32,24 +32,24 @@ pub(in crate::serve) struct PassedWait {
 /// The waits of one context whose requests were taken back.
 #[derive(Debug, Default)]
 struct Interrupted {
-    /// The times since which they last, the latest first: no more than there were requests at a time.
+    /// The times at which the waits began, the latest first: no more than there were requests at a time.
     since: Vec<Instant>,
-    /// The time until which its worker may ask anew; none while it is at rest, or about to be.
+    /// The time until which the worker may ask anew; none while it is at rest, or about to be.
     until: Option<Instant>,
 }
 
 impl Waits {
-    /// The worker of a context has taken a request back that waits, as it comes to rest: the wait goes on when it asks anew.
+    /// The worker of a context has taken back a waiting request, as it comes to rest: the wait goes on when the worker asks anew.
     pub(in crate::serve) fn interrupt(&mut self, ctx_id: ContextId, request: u32) {
-        // One that no look has found yet has not waited.
+        // A request that no look has found yet has not waited.
         let Some(since) = self.since.remove(&(ctx_id, Some(request))) else { return };
         let one = self.interrupted.entry(ctx_id).or_default();
         one.since.insert(one.since.partition_point(|other| *other > since), since);
         one.until = None;
     }
 
-    /// The worker of a context asks for memory: the longest wait of the context that was interrupted goes on. If the request does not wait, the next look
-    /// forgets it.
+    /// The worker of a context asks for memory: the longest interrupted wait of the context goes on. If the request need not wait, the next look
+    /// forgets that wait.
     pub(in crate::serve) fn asks(&mut self, ctx_id: ContextId, request: u32) {
         if let Some(since) = self.interrupted.get_mut(&ctx_id).and_then(|one| one.since.pop()) {
             self.since.insert((ctx_id, Some(request)), since);
@@ -70,7 +70,7 @@ impl Waits {
         self.since = lacks.iter().map(|lack| (waiter(lack), since(lack))).collect();
     }
 
-    /// A context has ended or is swapped out. It has not waited any more, and another of the same number has not.
+    /// A context has ended or is swapped out: forgets its waits, so that a later context of the same number has none.
     pub(in crate::serve) fn ends(&mut self, ctx_id: ContextId) {
         self.since.retain(|(waiting, _), _| *waiting != ctx_id);
         self.interrupted.remove(&ctx_id);
@@ -92,12 +92,12 @@ impl Waits {
         self.since = passed.iter().map(|wait| ((wait.ctx_id, wait.request), since(wait))).collect();
     }
 
-    /// Returns since when this one waits.
+    /// Returns the time since which this request or context waits.
     pub(in crate::serve) fn since(&self, lack: &Lack, now: Instant) -> Instant {
         self.since.get(&waiter(lack)).copied().unwrap_or(now)
     }
 
-    /// Returns since when the first waits.
+    /// Returns the time since which the first waits.
     pub(in crate::serve) fn first(&self) -> Option<Instant> {
         self.since.values().min().copied()
     }
@@ -135,7 +135,7 @@ mod tests {
             waits.look(&[lack(request)], |_| false, at(9));
             let since = if waited { at(0) } else { at(9) };
             assert_eq!((waits.first(), waits.since(&lack(request), at(9))), (Some(since), since));
-            // What it asks for later is another matter.
+            // A later request is a new wait.
             waits.look(&[], |_| false, at(20));
             waits.asks(CONTEXT, 3);
             waits.look(&[lack(Some(3))], |_| false, at(21));
@@ -167,7 +167,7 @@ mod tests {
         waits.look(&[lack(Some(1))], |_| false, begin);
         waits.interrupt(CONTEXT, 1);
         waits.asks(CONTEXT, 2);
-        // The next, which may come before a look at what waits.
+        // The next request may come before a look at the waits.
         waits.asks(CONTEXT, 3);
         waits.look(&[lack(Some(3))], |_| false, begin + ASKS_WITHIN);
         assert_eq!(waits.first(), Some(begin + ASKS_WITHIN));
@@ -183,7 +183,7 @@ mod tests {
             waits.look(&lacks, |_| false, at(seconds.into()));
         }
         [1, 0, 2, 7].into_iter().for_each(|request| waits.interrupt(CONTEXT, request));
-        // Within one look, and one that is new.
+        // The requests come within one look, and one of them is new.
         let lacks = [3, 4, 5, 6].map(|request| lack(Some(request)));
         (3..7).for_each(|request| waits.asks(CONTEXT, request));
         waits.look(&lacks, |_| false, at(9));

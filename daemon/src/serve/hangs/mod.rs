@@ -1,11 +1,11 @@
-//! Submissions that run too long, as the device process sees them: which contexts have to make room sooner, and which are to be killed.
+//! This file follows submissions that run too long: it decides which contexts have to make room sooner, and which are to be killed.
 //!
-//! Each worker watches its own submissions and ends itself; this file decides how long they may run, and that a worker which does not watch any more
-//! is killed all the same. A worker's report about itself is believed: a guest that has taken it over can hold the GPU for longer. This file knows no
+//! Each worker watches its own submissions and ends itself. This file decides how long submissions may run, and has a worker killed that does not
+//! watch any more. It believes a worker's report about itself: a guest that has taken a worker over can hold the GPU for longer. This file knows no
 //! clock: time is passed in.
 //!
-//! Contexts that run at the same time slow each other down, so while others wait a submission is charged its share of the time that
-//! passes, as if those that run shared the GPU evenly. Never does it run longer than it may alone.
+//! Contexts that run at the same time slow each other down. So while others wait, a submission is charged its share of the time that
+//! passes, as if the running contexts shared the GPU evenly. A submission never runs longer than it may alone.
 
 pub(super) mod progress;
 pub(super) mod strikes;
@@ -50,9 +50,9 @@ pub(super) struct Hangs {
 #[derive(Debug)]
 struct Watched {
     page: StatusPage,
-    /// The time for which its submission may run, as the worker was told.
+    /// The time for which the worker's submission may run, as the worker was told.
     limit: Duration,
-    /// The time for which its submission has run; `charged` is the part that it was charged for.
+    /// The time for which the worker's submission has run; `charged` is the part that was charged to it.
     ran: Duration,
     charged: Duration,
     looks: u32,
@@ -61,12 +61,12 @@ struct Watched {
 }
 
 impl Hangs {
-    /// No workers.
+    /// Makes a table without workers.
     pub(super) fn new(limits: HangLimits, now: Instant) -> Self {
         Self { limits, workers: FxHashMap::default(), looked: now, next: now }
     }
 
-    /// The time for which a submission may run if no other waits for it.
+    /// Returns the time for which a submission may run if no other waits for it.
     pub(super) fn limit(&self) -> Duration {
         self.limits.max_submit_time
     }
@@ -79,19 +79,19 @@ impl Hangs {
         self.workers.insert(ctx_id, Watched { page, limit, ran, charged, looks: 0, silent });
     }
 
-    /// A worker's successor takes its place, which has submitted nothing yet. The record of the context stays.
+    /// A worker's successor replaces it, and has submitted nothing yet. The record of the context stays.
     pub(super) fn succeeds(&mut self, ctx_id: ContextId, page: StatusPage) {
         let usual = self.workers.get(&ctx_id).and_then(|watched| watched.page.usual());
         page.tell_usual(usual);
         self.begins(ctx_id, page);
     }
 
-    /// A worker is gone, or told to go. Returns its page.
+    /// A worker is gone, or was told to end. Returns its page.
     pub(super) fn ends(&mut self, ctx_id: ContextId) -> Option<StatusPage> {
         self.workers.remove(&ctx_id).map(|watched| watched.page)
     }
 
-    /// The contexts that have a worker, each with the wakings of its rings (`shm::Activity`), or nothing if it does something.
+    /// Returns the contexts that have a worker, each with the wakings of its rings (`shm::Activity`), or none if it does something.
     pub(super) fn activity(&self) -> impl Iterator<Item = (ContextId, Option<u32>)> {
         self.workers.iter().map(|(ctx_id, Watched { page, .. })| {
             let (awake, wakings) = page.activity().look();
@@ -104,13 +104,13 @@ impl Hangs {
         self.workers.get(&ctx_id).map(|watched| &watched.page)
     }
 
-    /// Returns which limit a worker has reached that was allowed to run for so long.
+    /// Returns which limit a worker has reached whose submission was allowed to run for this time.
     pub(super) fn reached(&self, limit: Duration) -> Reached {
         if limit < self.limits.max_submit_time { Reached::Contended } else { Reached::Alone }
     }
 
-    /// A worker is about to be killed, as it has reached a limit. Returns the reason, in words. The others may have waited for it, so their
-    /// submissions count from now on.
+    /// A worker is about to be killed, as it has reached a limit. Returns the reason, in words. The other workers may have waited for it, so the
+    /// time of their submissions counts from now on.
     pub(super) fn killed(&mut self, ctx_id: ContextId, reached: Reached) -> String {
         let others = self.workers.iter().filter(|(other, _)| **other != ctx_id);
         others.for_each(|(_, watched)| watched.page.restart());
@@ -136,7 +136,7 @@ impl Hangs {
         if now < self.next {
             return Vec::new();
         }
-        // A device process that looks late was stopped, and so may have been the workers.
+        // A device process that looks late was stopped, and the workers may have been stopped too.
         let since = now.saturating_duration_since(std::mem::replace(&mut self.looked, now)).min(LOOK_IDLE);
         let longest = self.charge_and_limit();
         let mut dead = Vec::new();
@@ -161,7 +161,7 @@ impl Hangs {
         dead.into_iter().map(|(ctx_id, limit)| (ctx_id, self.reached(limit))).collect()
     }
 
-    /// Charges all that run, and tells each its limit. Returns the charge of the one that has to end first.
+    /// Charges all running submissions, and tells each worker its limit. Returns the charge of the submission that has to end first.
     fn charge_and_limit(&mut self) -> Option<Duration> {
         let running: Vec<_> =
             self.workers.iter_mut().filter_map(|(ctx_id, watched)| watched.running(*ctx_id)).collect();
@@ -179,14 +179,14 @@ impl Hangs {
     }
 }
 
-/// The way in which those that run are taken to share the GPU.
+/// The assumption of how the running submissions share the GPU.
 #[derive(Debug)]
 struct Sharing {
-    /// The one that blocks another, and has to make room.
+    /// The submission that blocks another, and has to make room.
     in_the_way: Option<Running>,
-    /// The one that has to end before the others, if all go on for long: the one above, if there is one.
+    /// The submission that has to end before the others if all run for long: the one that blocks another, if there is one.
     first: Option<Running>,
-    /// The number of those that have had a part of the GPU.
+    /// The number of submissions that have had a part of the GPU.
     sharers: u32,
 }
 
@@ -201,8 +201,8 @@ impl Sharing {
         Self { in_the_way, first: in_the_way.or_else(|| goes_first(running)), sharers }
     }
 
-    /// The time for which a submission may run that was `charged` so much. Only the one that blocks another gets the shorter limit. Those that reach
-    /// their limit at about the time of the first may take a little longer: otherwise they would be killed with it, or before.
+    /// Returns the time for which a submission with the charge `charged` may run. Only the submission that blocks another gets the shorter limit.
+    /// Those that reach their limit at about the time of the first may take a little longer: otherwise they would be killed with it, or before.
     fn limit(&self, one: &Running, charged: Duration, limits: &HangLimits) -> Duration {
         let HangLimits { max_submit_time, max_submit_time_contended, .. } = *limits;
         let is = |other: Running| other.id == one.id;
@@ -304,7 +304,7 @@ mod tests {
         world.pass(SECOND, &[(0, 6 * SECOND), (1, SECOND / 10)]);
         assert_eq!(world.limits(), (LIMITS.0, LIMITS.0), "one that is served at once does not wait");
         world.pass(SECOND, &[(0, 7 * SECOND), (1, SECOND)]);
-        // The first was charged 5 s alone, and half of 2 s.
+        // The first submission was charged 5 s alone, and half of 2 s.
         assert_eq!(world.limits(), (7 * SECOND + 2 * (LIMITS.1 - 6 * SECOND), LIMITS.0));
         world.workers[1].report(None);
         world.pass(SECOND, &[(0, 8 * SECOND)]);
@@ -370,7 +370,7 @@ mod tests {
             let (mut ran, mut runs) = (Duration::ZERO, [Duration::ZERO; 2]);
             while world.workers[endless].limit() > runs[1] {
                 ran += 50 * MS;
-                // Either may have been submitted first.
+                // Either of the two may have been submitted first.
                 runs = [ran + lead * 40 * MS, ran + (1 - lead) * 40 * MS];
                 world.pass(50 * MS, &[(short, runs[0]), (endless, runs[1])]);
                 let [theirs, ours] = [short, endless].map(|worker| world.workers[worker].limit());
@@ -378,7 +378,7 @@ mod tests {
                 assert!(ours <= LIMITS.0, "{ours:?}");
                 assert!(ran <= LIMITS.1 + SECOND, "it goes on for {ran:?}");
             }
-            // All of the time was charged to it alone.
+            // All of the time was charged to the endless submission alone.
             assert!(ran >= LIMITS.1 - SECOND, "ended after {ran:?}");
             let limit = world.workers[endless].limit();
             let why = world.hangs.killed(ContextId(endless as u32), world.hangs.reached(limit));
@@ -387,7 +387,7 @@ mod tests {
         }
     }
 
-    /// Without a limit for the contexts that wait, the one that blocks them still ends first.
+    /// Without a limit for the contexts that wait, the context that blocks them still ends first.
     #[test]
     fn who_waits_is_not_gone_before_the_one_in_its_way() {
         let mut world = world();

@@ -1,16 +1,16 @@
 //! A last resort against descriptors of a frontend that could block the device thread: a file whose pages, attributes or counters come late or never
-//! holds up a process that touches it. No flag or check beforehand excludes that for good, as the frontend can change the file.
+//! blocks a process that touches it. No flag or earlier check excludes that for good, as the frontend can change the file.
 //!
-//! The device thread says when it begins something and when it waits. If it stands at the same thing for too long, another thread ends the
+//! The device thread says when it begins a step and when it waits. If the device thread stays at one step for too long, another thread ends the
 //! process, and with it the session and all workers. Time in which the whole process stood still, as on a machine that was suspended, does
-//! not count: looks are counted, not seconds.
+//! not count: the thread counts looks, not seconds.
 
 use outside::Span;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-/// The counter of the device thread's steps: it counts up with each thing begun; the lowest bit says that the thread waits.
+/// The counter of the device thread's steps: it goes up with each step that begins; its lowest bit says that the thread waits.
 #[derive(Clone, Debug)]
 pub(in crate::serve) struct Progress(Arc<AtomicU64>);
 
@@ -19,14 +19,14 @@ const LOOK: Duration = Duration::from_millis(250);
 const WAITS: u64 = 1;
 
 impl Default for Progress {
-    /// A device thread that waits.
+    /// Makes the counter of a device thread that waits.
     fn default() -> Self {
         Self(Arc::new(AtomicU64::new(WAITS)))
     }
 }
 
 impl Progress {
-    /// The device thread begins something.
+    /// The device thread begins a step.
     pub(in crate::serve) fn begins(&self) {
         self.0.store((self.0.load(Ordering::Relaxed) | WAITS).wrapping_add(1), Ordering::Relaxed);
     }
@@ -36,7 +36,7 @@ impl Progress {
         self.0.store(self.0.load(Ordering::Relaxed) | WAITS, Ordering::Relaxed);
     }
 
-    /// Ends the process if the device thread stands at the same thing for `limit`.
+    /// Ends the process if the device thread stays at the same step for `limit`.
     ///
     /// # Errors
     ///
@@ -60,7 +60,7 @@ impl Progress {
     }
 }
 
-/// The number of times that the same thing was seen.
+/// The number of times that the same step was seen.
 #[derive(Debug, Default)]
 struct Stands {
     seen: u64,
@@ -68,7 +68,7 @@ struct Stands {
 }
 
 impl Stands {
-    /// Looks once more, and returns whether the same thing has lasted for too long.
+    /// Looks once more, and returns whether the same step has lasted for too long.
     fn look(&mut self, now: u64, limit: Duration) -> bool {
         let same = now == self.seen && now & WAITS == 0;
         self.looks = if same { self.looks + 1 } else { 0 };

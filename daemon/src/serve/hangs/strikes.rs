@@ -1,10 +1,10 @@
-//! Holds programs of the guest back whose contexts have to be killed again and again: they may not start new ones for a while.
+//! This file bars programs of the guest whose contexts have to be killed again and again: they may start no contexts for a while.
 //!
-//! A program is known by the name that its contexts have, which it chooses itself. A program could change its name to escape. So strikes of all
-//! programs count together as well, each program's as far as they do not bar itself: four times as many bar the VM. One program, however often it is
+//! A program is known by the name of its contexts, which it chooses itself. A program could change its name to escape. So the strikes of all
+//! programs also count together, each program's as far as they do not bar itself: four times as many bar the VM. One program, however often it is
 //! struck, bars no other.
 //!
-//! Knows no clock: time is passed in. Strikes survive the VM's reset, or a guest would get rid of them by restarting.
+//! This file knows no clock: time is passed in. Strikes survive the VM's reset, or a guest would get rid of them by restarting.
 
 use config::HangLimits;
 use outside::Span;
@@ -13,9 +13,9 @@ use std::collections::{BTreeMap, HashMap};
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Programs that are remembered. Of more, the one that was struck longest ago is forgotten; its strikes still count for the VM.
+/// Programs that are remembered, at most. Beyond that, the program that was struck longest ago is forgotten; its strikes still count for the VM.
 const PROGRAMS_MAX: usize = 64;
-/// The VM is barred by this many times as many strikes as a program.
+/// The VM is barred by this many times the strikes that bar a program.
 const VM_FACTOR: u32 = 4;
 
 /// The strikes of one VM.
@@ -35,7 +35,7 @@ pub(in crate::serve) enum Barred {
     Vm(Duration),
 }
 
-/// The strikes of a program, or of all.
+/// The strikes of one program, or of all programs.
 #[derive(Debug, Default)]
 struct Record {
     count: u32,
@@ -54,7 +54,7 @@ pub(in crate::serve) struct PassedStrikes {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Serialize, Deserialize)]
 struct PassedRecord {
     count: u32,
-    /// Since the last strike was counted, and until the program is not barred any more.
+    /// The time since the last strike was counted, and the time until the program is not barred any more.
     since: Option<Duration>,
     left: Option<Duration>,
 }
@@ -74,7 +74,7 @@ impl Strikes {
         Self { limits, programs: HashMap::new(), together: Record::default() }
     }
 
-    /// Notes that a context of a program was killed. Returns the program or VM that may start no new ones, if that is so.
+    /// Notes that a context of a program was killed. Returns which of the program and the VM is barred now, if one is.
     pub(in crate::serve) fn strike(&mut self, program: &str, now: Instant) -> Option<Barred> {
         let free = self.limits.strikes?;
         let mut record = self.program(program);
@@ -94,13 +94,13 @@ impl Strikes {
         self.together.held(now).map(Barred::Vm).or_else(own)
     }
 
-    /// Writes them down.
+    /// Writes the strikes down for another process.
     pub(in crate::serve) fn pass_on(&self, now: Instant) -> PassedStrikes {
         let programs = self.programs.iter().map(|(name, record)| (name.to_string(), record.pass_on(now)));
         PassedStrikes { programs: programs.collect(), together: self.together.pass_on(now) }
     }
 
-    /// Goes on with the strikes of another process, even if its limits were others.
+    /// Goes on with the strikes of another process, even if that process had other limits.
     pub(in crate::serve) fn resume(&mut self, passed: PassedStrikes, now: Instant) {
         let programs = passed.programs.into_iter().take(PROGRAMS_MAX);
         self.programs = programs.map(|(name, record)| (name.into(), self.resumed(record, now))).collect();
@@ -112,12 +112,12 @@ impl Strikes {
         Record { count, changed: since.map(|since| now.checked_sub(since).unwrap_or(now)), held_until }
     }
 
-    /// The number of strikes that bar a program.
+    /// Returns the number of strikes that bar a program.
     pub(in crate::serve) fn free(&self) -> Option<u32> {
         self.limits.strikes
     }
 
-    /// Takes out the record of a program, and leaves room for it.
+    /// Takes out the record of a program, and makes room to put it back.
     fn program(&mut self, name: &str) -> Record {
         if let Some(record) = self.programs.remove(name) {
             return record;
@@ -132,7 +132,7 @@ impl Strikes {
 }
 
 impl Record {
-    /// Returns how many there are now, and for how long they bar the program, if they do.
+    /// Counts a strike. Returns the number of strikes now, and for how long they bar the program, if they do.
     fn strike(&mut self, free: u32, limits: &HangLimits, now: Instant) -> (u32, Option<Duration>) {
         self.forgive(limits.strike_forgiven, now);
         self.count = self.count.saturating_add(1);

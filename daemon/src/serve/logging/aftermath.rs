@@ -1,5 +1,5 @@
-//! Requests that fail because a context is lost or was refused, and say nothing new: the log has a line about that context. A guest's kernel
-//! looks at few answers, so it goes on asking for the context, and for resources that it believes it has made.
+//! This file finds requests that fail because a context is lost or was refused. They say nothing new: the log has a line about that context. A
+//! guest's kernel looks at few answers, so it goes on with requests for the context, and for resources that it believes it has made.
 
 use crate::device::GuestError;
 use protocol::ids::ContextId;
@@ -7,12 +7,12 @@ use protocol::virtio_gpu::{CommandType, Header};
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Refused contexts that the guest may still make requests for. Of more, the oldest are forgotten.
+/// Refused contexts for which the guest may still make requests, at most; beyond that, the oldest are forgotten.
 const REFUSED_MAX: usize = 256;
-/// Time after such a request in which others for unknown resources are taken to follow from it.
+/// Time after such a request in which requests for unknown resources count as its consequence.
 const FOLLOWS: Duration = Duration::from_secs(10);
 
-/// The contexts that the guest was told are no more, and the time of its last request for one.
+/// The contexts that the guest was told do not exist, and the time of its last request for one.
 #[derive(Debug, Default)]
 pub(in crate::serve) struct Aftermath {
     refused: VecDeque<ContextId>,
@@ -20,7 +20,7 @@ pub(in crate::serve) struct Aftermath {
 }
 
 impl Aftermath {
-    /// A context got no worker, which the log says.
+    /// A context got no worker, and the log says why.
     pub(in crate::serve) fn refused(&mut self, ctx_id: ContextId) {
         self.begins(ctx_id);
         self.refused.truncate(REFUSED_MAX - 1);

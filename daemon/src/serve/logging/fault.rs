@@ -1,4 +1,4 @@
-//! The reason for which a context is lost, as operators read it: who is at fault, and what the worker says.
+//! This file writes why a context is lost: the party that the worker blames, and the worker's words.
 
 use config::AtFault;
 use std::fmt;

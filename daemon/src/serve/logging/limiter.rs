@@ -1,4 +1,4 @@
-//! Log lines that a guest can cause, a few per kind and minute.
+//! The limit on log lines that a guest can cause: a few per kind and minute.
 
 use log::Level;
 use protocol::ids::ContextId;
@@ -34,7 +34,7 @@ pub(in crate::serve) enum Subject<'a> {
 }
 
 impl LogLimiter {
-    /// Logs a line of a kind if one may be logged now. The line says how many were not since the last.
+    /// Logs a line of a kind if one may be logged now. The line says how many were suppressed since the last logged one.
     pub(in crate::serve) fn log(
         &mut self,
         level: Level,
@@ -51,7 +51,7 @@ impl LogLimiter {
         log::log!(level, context, program, suppressed; "{message}");
     }
 
-    /// Returns how many lines of this kind were not logged since the last, if one may be logged now.
+    /// Returns how many lines of this kind were suppressed since the last logged one, if one may be logged now.
     fn allow(&mut self, kind: &'static str, now: Instant) -> Option<u64> {
         let kind = self.kinds.entry(kind).or_insert(Kind { left: BURST, refilled: now, suppressed: 0 });
         let periods = now.saturating_duration_since(kind.refilled).as_secs() / REFILL.as_secs();

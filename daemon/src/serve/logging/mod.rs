@@ -1,4 +1,4 @@
-//! This module writes to the daemon's log: lines that workers print, and lines of a kind that are limited or would repeat an earlier one.
+//! This module writes to the daemon's log: lines that workers print, and events, a few lines of each kind.
 
 pub(super) mod aftermath;
 pub(super) mod event;

@@ -1,8 +1,8 @@
-//! The device process brings into its log, within limits, the lines that workers, the probe and their drivers print.
+//! This file brings into the log of the device process, within limits, the lines that workers, the probe and their drivers print.
 //!
-//! Each of them has a socket of its own for standard output and error, so it can change, hold up or forge no line of another. The device process
-//! reads the lines that are there, waits for no more, and drops those beyond the limits, so that a driver that prints waits for no reader either. A
-//! line is logged as one of the daemon that names the process which printed it, without control characters.
+//! Each of these processes has its own socket for standard output and error, so it can change, delay or forge no line of another. The device process
+//! reads the lines that have arrived, waits for no more, and drops those beyond the limits, so that a driver that prints does not wait for a reader.
+//! The log names the process that printed a line, and shows the line without control characters.
 
 use config::SHARE;
 use protocol::ids::ContextId;
@@ -16,9 +16,9 @@ use std::time::{Duration, Instant};
 
 /// Bytes of a line that are shown.
 const LINE_BYTES: usize = 1000;
-/// Bytes taken from one process before everything else gets its turn.
+/// Bytes taken from one process before other work gets its turn.
 const TURN_BYTES: usize = 64 << 10;
-/// Time that [`Budget`] counts lines for.
+/// The period for which [`Budget`] counts lines.
 const PERIOD: Duration = Duration::from_secs(60);
 
 /// The number of lines that may go into the log each minute. One process leaves others a share of them ([`SHARE`]).
@@ -50,7 +50,7 @@ impl Display for Printer {
     }
 }
 
-/// The end at which one process is heard.
+/// The end of the socket at which the output of one process is read.
 #[derive(Debug)]
 pub(in crate::serve) struct Output {
     printer: Printer,
@@ -58,7 +58,7 @@ pub(in crate::serve) struct Output {
     line: Vec<u8>,
     /// The rest of the line is not shown.
     cut: bool,
-    /// The period in which it has printed last, and its lines in it.
+    /// The period in which the process printed last, and the number of its lines in that period.
     used: (u64, u32),
 }
 
@@ -101,14 +101,14 @@ impl Budget {
         allowed
     }
 
-    /// Returns whether one line was dropped, the first of its period.
+    /// Returns whether exactly one line of the period was dropped.
     fn drops_first(&self) -> bool {
         self.dropped == 1
     }
 }
 
 impl Output {
-    /// Makes the end at which a process is heard, and the end to be given to that process.
+    /// Makes the end at which a process's output is read, and the end to be given to that process.
     ///
     /// # Errors
     ///
@@ -118,12 +118,12 @@ impl Output {
         Ok((Self::of(printer, ours.into()), theirs.into()))
     }
 
-    /// The end at which a process is heard that another device process has started.
+    /// Makes the reading end for a process that another device process has started.
     pub(in crate::serve) fn of(printer: Printer, socket: OwnedFd) -> Self {
         Self { printer, socket, line: Vec::new(), cut: false, used: (0, 0) }
     }
 
-    /// Logs the lines that have come; a bounded number of them.
+    /// Logs the lines that have arrived, a bounded number of them.
     pub(in crate::serve) fn hear(&mut self, budget: &mut Budget) -> Heard {
         self.read(|printer, line, used| log_line(printer, line, used, budget))
     }
@@ -187,7 +187,7 @@ fn log_line(printer: &Printer, line: &[u8], used: &mut (u64, u32), budget: &mut 
     }
 }
 
-/// A line that no reader takes for another: without characters that move a cursor or change the order of others, and with backslashes doubled.
+/// Returns a line that no reader takes for another: without characters that move a cursor or change the order of others; backslashes are doubled.
 fn shown(line: &[u8]) -> String {
     let mut shown = String::with_capacity(line.len());
     for character in String::from_utf8_lossy(line).chars() {

@@ -1,4 +1,4 @@
-//! The signal by which the user has a device process end, and the time that frontend and workers have then.
+//! The signal by which the operator ends a device process, and the time that the frontend and the workers then have.
 
 use signal_hook::consts::{SIGINT, SIGTERM};
 use signal_hook::iterator::Signals;
@@ -13,25 +13,25 @@ use std::time::Duration;
 const FRONTEND_PATIENCE: Duration = Duration::from_secs(5);
 /// Time that workers and their launcher have to end after that: more than `Workers::end_all` takes at most.
 const WORKERS_PATIENCE: Duration = Duration::from_secs(13);
-/// The number of pieces in which such a time passes: what passes while the process or its machine is stopped costs it one of them.
+/// The number of pieces in which such a time passes: while the process or its machine is stopped, one piece passes at most.
 const END_PIECES: u32 = 100;
 
-/// Takes SIGTERM and SIGINT from now on; what arrives before the device is served ends it then. Starts no thread.
+/// Takes SIGTERM and SIGINT from now on; a signal that arrives before the device is served ends the device when it is. Starts no thread.
 pub fn take_signals() -> io::Result<Signals> {
     Signals::new([SIGTERM, SIGINT])
 }
 
-/// A socket that is readable from the signal on.
+/// A socket that becomes readable with the signal.
 #[derive(Debug)]
 pub(in crate::serve) struct EndRequest {
     socket: UnixStream,
-    /// The time that passes from now on is that of the workers.
+    /// The frontend is gone: the time that passes from now on is that of the workers.
     frontend_is_gone: Arc<AtomicBool>,
 }
 
 impl EndRequest {
-    /// Waits for a signal on a thread of its own. If the process has not ended some seconds after the signal, because its frontend does not answer or
-    /// its workers do not end, the thread ends it hard; the workers go with it.
+    /// Waits for a signal on a separate thread. If the process has not ended some seconds after the signal, because its frontend does not answer or
+    /// its workers do not end, the thread exits the process at once, which ends the workers too.
     ///
     /// # Errors
     ///
@@ -62,7 +62,7 @@ impl EndRequest {
     }
 }
 
-/// A request that comes from the other end of a socket, which is watched by no thread.
+/// A request that comes from the other end of a socket, without a thread that waits for a signal.
 impl From<UnixStream> for EndRequest {
     fn from(socket: UnixStream) -> Self {
         Self { socket, frontend_is_gone: Arc::default() }
@@ -75,7 +75,7 @@ impl AsFd for EndRequest {
     }
 }
 
-/// Sleeps for as long as this process and its machine run for `time`.
+/// Sleeps until this process and its machine have run for `time`.
 fn pass(time: Duration) {
     (0..END_PIECES).for_each(|_| std::thread::sleep(time / END_PIECES));
 }

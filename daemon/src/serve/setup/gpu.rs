@@ -1,4 +1,4 @@
-//! Choosing the GPUs at start-up. A child process asks the driver, so that none is ever loaded here.
+//! This file chooses the GPUs at start-up. A child process asks the driver, so that this process never loads one.
 
 use super::list::List;
 use crate::ipc::{Channel, ChildRole, DriverFamily, ProbeReport};
@@ -11,9 +11,9 @@ use rustix::io::Errno;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Time a driver has to say what GPUs it has, and then to end.
+/// The time that the probe has to report the GPUs, and then to end.
 const PATIENCE: Duration = Duration::from_secs(30);
-/// The probe among the launcher's children; workers are counted from 0.
+/// The number of the probe among the launcher's children; workers are counted from 0.
 const PROBE: u32 = u32::MAX;
 
 /// The remedy where a GPU is missing.
@@ -28,7 +28,7 @@ pub enum NoGpu {
     /// There is no driver, or it has no GPU.
     #[error("no Vulkan device: {0}; remedy: {REMEDY}")]
     None(String),
-    /// The selection fits none.
+    /// The selection fits no GPU.
     #[error("no GPU matches \"{selection}\" (remedy: {REMEDY}); there are:\n{list}")]
     Unknown {
         /// The selection as given.
@@ -36,7 +36,7 @@ pub enum NoGpu {
         /// All GPUs.
         list: List,
     },
-    /// The selection fits several.
+    /// The selection fits several GPUs.
     #[error("\"{selection}\" matches more than one GPU; there are:\n{list}")]
     Ambiguous {
         /// The selection as given.
@@ -44,7 +44,7 @@ pub enum NoGpu {
         /// All GPUs.
         list: List,
     },
-    /// The one that was chosen cannot serve guests.
+    /// The chosen GPU cannot serve guests.
     #[error("{name} cannot be used: {reason}")]
     Unusable {
         /// The GPU's name.
@@ -52,7 +52,7 @@ pub enum NoGpu {
         /// The reason why it cannot be used.
         reason: String,
     },
-    /// The one that was chosen cannot serve guests with memory files, which programs need that are to change their worker.
+    /// The chosen GPU cannot serve guests with memory files, which programs need that are to change their worker.
     #[error(
         "{name} cannot be used with --movable, which needs memory files (--memory memfd): {reason}; remedy: leave --movable out, so that programs keep their workers, or choose another --gpu"
     )]
@@ -62,7 +62,7 @@ pub enum NoGpu {
         /// The reason why memory files cannot be used.
         reason: String,
     },
-    /// Two selections mean the same one.
+    /// Two selections mean the same GPU.
     #[error("\"{first}\" and \"{second}\" are the same GPU, {name}: name each GPU of a VM once")]
     Twice {
         /// The selection that was given first.
@@ -72,19 +72,19 @@ pub enum NoGpu {
         /// The GPU's name.
         name: String,
     },
-    /// A spare GPU is like none of the VM's, so no program could be moved to it.
+    /// A spare GPU is like none of the VM's GPUs, so no program could be moved to it.
     #[error(
         "spare GPU {spare} cannot take programs over from {gpu}: its {what} differ; choose one of the same model for --spare-gpu"
     )]
     Unlike {
         /// The spare GPU's name.
         spare: String,
-        /// The name of one of the VM's.
+        /// The name of one of the VM's GPUs.
         gpu: String,
-        /// The first part of what programs see that differs, in words.
+        /// The first property visible to programs that differs, in words.
         what: &'static str,
     },
-    /// Each of those chosen can be used, but not together.
+    /// Each of the chosen GPUs can be used, but they cannot be used together.
     #[error(
         "these GPUs cannot serve one VM together, for memory that guests map is made of the same on all: {0}; choose others"
     )]
@@ -120,7 +120,7 @@ pub fn probe(launcher: &Launcher) -> Result<Vec<GpuInfo>, NoGpu> {
     }
 }
 
-/// Waits for an answer of the probe, or its end, and logs meanwhile what it prints, for which it may wait itself.
+/// Waits for the probe's answer or end, and meanwhile logs its output: a probe whose socket is full waits until that is read.
 fn answers(channel: &Channel, output: &mut Output, printing: &mut Budget) -> bool {
     let patience = Instant::now() + PATIENCE;
     let mut prints = true;
@@ -146,27 +146,27 @@ pub type Chosen = (GpuInfo, GpuChoice);
 /// The GPUs of a VM.
 #[derive(Debug)]
 pub struct Selected {
-    /// The GPUs: those that guests see, at least one, and behind them spare ones.
+    /// The GPUs: those that guests see, at least one, followed by spare GPUs.
     pub gpus: Vec<Chosen>,
     /// The number of GPUs that guests see.
     pub seen: usize,
 }
 
 impl Selected {
-    /// Returns the bytes of their own memory that the GPUs that guests see have together.
+    /// Returns how many bytes of their own memory the GPUs that guests see have together.
     #[must_use]
     pub fn device_memory(&self) -> u64 {
         self.gpus[..self.seen].iter().map(|(gpu, _)| gpu.device_memory).sum()
     }
 }
 
-/// Chooses by UUID, PCI address or a part of the name that only one GPU has, each once and in this order; without a selection the first
-/// usable GPU that is no software, or else the first usable one. Then chooses the spare GPUs, each of the model of one that the guest sees. `--memory` demands
-/// one back end; otherwise it is the first that works on all of them. With `--movable` it is memory files.
+/// Chooses GPUs by UUID, PCI address or a part of the name that only one GPU has, each once and in this order. Without a selection it chooses the
+/// first usable GPU that is not software, or else the first usable one. Then it chooses the spare GPUs, each of the model of one that the guest
+/// sees. `--memory` demands one back end; otherwise the first that works on all of them is used. With `--movable` the back end is memory files.
 ///
 /// # Errors
 ///
-/// Which selection is wrong, and what there is.
+/// The selection that is wrong, and the GPUs that exist.
 pub fn select(gpus: &[GpuInfo], options: &VmOptions) -> Result<Selected, NoGpu> {
     let VmOptions { gpu: selections, spare_gpu: spares, memory: Memory(memory), movable, .. } = options;
     if gpus.is_empty() {
@@ -193,7 +193,7 @@ pub fn select(gpus: &[GpuInfo], options: &VmOptions) -> Result<Selected, NoGpu> 
 
 /// Returns how to use these GPUs for programs that change their worker.
 fn with_memory_files(chosen: &[&GpuInfo]) -> Result<Vec<Chosen>, NoGpu> {
-    // One that no guest can use has another remedy.
+    // A GPU that no guest can use has another remedy.
     choices(chosen, None)?;
     choices(chosen, Some(MemoryBackEnd::Memfd)).map_err(|error| match error {
         NoGpu::Unusable { name, reason } => NoGpu::NotMovable { name, reason },
@@ -204,7 +204,7 @@ fn with_memory_files(chosen: &[&GpuInfo]) -> Result<Vec<Chosen>, NoGpu> {
 /// Demands that a spare GPU is like one that guests see.
 fn demand_like(spare: &GpuInfo, seen: &[&GpuInfo]) -> Result<(), NoGpu> {
     let unlike = seen.iter().map(|gpu| Some((gpu, gpu.likeness.difference(&spare.likeness)?)));
-    // All of them, or nothing if one is like it.
+    // The differences from all GPUs, or none if one GPU is like the spare.
     match unlike.collect::<Option<Vec<_>>>().as_deref() {
         Some([(gpu, what), ..]) => {
             Err(NoGpu::Unlike { spare: spare.name.clone(), gpu: gpu.name.clone(), what })
@@ -224,7 +224,7 @@ fn choices(chosen: &[&GpuInfo], memory: Option<MemoryBackEnd>) -> Result<Vec<Cho
     if first.iter().all(|(_, choice)| choice.memory == first[0].1.memory) {
         return Ok(first);
     }
-    // Memory files are what each has that can, so it is those that some cannot.
+    // Each GPU that can use memory files has them as its first choice, so some GPU here can use only dma-bufs.
     all(Some(MemoryBackEnd::DmaBuf)).map_err(|_| {
         let back_end = |(gpu, choice): &Chosen| format!("{} with {}", gpu.name, back_end(choice.memory));
         NoGpu::Apart(first.iter().map(back_end).collect::<Vec<_>>().join(", "))

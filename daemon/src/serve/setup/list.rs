@@ -1,4 +1,4 @@
-//! GPUs as people see them: a table with a line for each, made to be read and to choose one by its name, its PCI address or its UUID.
+//! The table of GPUs for people, with a line for each: they read it and choose a GPU by its name, its PCI address or its UUID.
 
 use config::{GpuInfo, hexadecimal};
 use outside::Bytes;
@@ -19,7 +19,7 @@ impl From<Vec<GpuInfo>> for List {
 type Row = [String; 7];
 
 const HEAD: [&str; 7] = ["NAME", "KIND", "MEMORY", "DRIVER", "VULKAN", "PCI ADDRESS", "UUID"];
-/// The text of a cell of which the driver says nothing.
+/// The text of a cell for which the driver reports no value.
 const NOTHING: &str = "-";
 
 impl fmt::Display for List {

@@ -1,5 +1,5 @@
-//! This module finds and makes the things that a device process needs before it serves: its GPUs and their offer to guests, its socket, its
-//! key, the signals that end it.
+//! This module prepares what a device process needs before it serves: its GPUs and their offer to guests, its socket, its
+//! key, and the signals that end it.
 
 mod end_request;
 mod gpu;

@@ -1,20 +1,20 @@
-//! Decides how large the guest's window is, and whether guests are offered the GPU's own memory to map where only the driver's own mappings
-//! make that possible.
+//! This file decides how large the guest's window is, and whether guests are offered the GPU's own memory to map where only mappings by the
+//! driver make that possible.
 //!
-//! Programs that find such memory put everything into it and map all of it, as llama.cpp does with its weights. So it is offered only if
-//! the window can hold all that they may have: a program whose map fails is worse off than one that never saw the memory.
+//! Programs that find such memory put everything into it and map all of it, as llama.cpp does with its weights. So the memory is offered only if
+//! the window can hold all that the programs may have: a program whose map fails is worse off than one that never saw the memory.
 
 use config::{DriverMapped, GpuChoice, MemoryBackEnd, WINDOW_MAX};
 use outside::Bytes;
 use std::fmt;
 
-/// Bytes of the window for memory of the host, and of all of it where guests map no memory of a GPU.
+/// Bytes of the window for memory of the host, and of the whole window where guests map no memory of a GPU.
 const HOST_PART: u64 = 8 << 30;
 
-/// The cost of a window that does not hold the GPU's own memory that a VM may have, and what to change.
+/// The cost of a window that is too small for the GPU's own memory that a VM may have, and the remedy.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Advice {
-    /// Both sizes, and the cost.
+    /// Both sizes and the cost, in words.
     pub what: String,
     /// Options with sizes that are enough.
     pub remedy: String,
@@ -26,8 +26,8 @@ impl fmt::Display for Advice {
     }
 }
 
-/// Returns the bytes of the window, `wanted` or as many as fit, and has guests map the GPUs' own `device_memory` if they are to
-/// (`map_device_memory`) and the window holds all of it. Where they could but for the size of the window, the advice says what to change.
+/// Returns the bytes of the window, `wanted` or as many as fit. Lets guests map the GPUs' own `device_memory` if `map_device_memory` says so
+/// and the window holds all of it. If only the size of the window prevents that, returns advice that says what to change.
 pub fn decide_window(
     gpus: &mut [GpuChoice],
     wanted: Option<u64>,
@@ -46,7 +46,7 @@ pub fn decide_window(
     (window_size, short)
 }
 
-/// Returns what it costs that a window, in bytes, does not hold the GPU's own memory that a VM may have and could map.
+/// Returns the advice for a window of `window_size` bytes that does not hold the GPU's own memory which a VM may have and could map.
 #[must_use]
 pub fn small_window(window_size: u64, device_memory: u64) -> Advice {
     let cost =
@@ -54,7 +54,7 @@ pub fn small_window(window_size: u64, device_memory: u64) -> Advice {
     advice(window_size, device_memory, cost)
 }
 
-/// Returns the same where the driver exports the memory, and each program maps as much as it likes.
+/// Returns such advice for a driver that exports the memory, where each program maps as much as it likes.
 fn small_for_exports(window_size: u64, device_memory: u64) -> Advice {
     advice(window_size, device_memory, ": programs that map more of it than that together fail")
 }
@@ -68,7 +68,7 @@ fn advice(window_size: u64, device_memory: u64, cost: &str) -> Advice {
     Advice { what, remedy: needed(window_size, device_memory) }
 }
 
-/// Returns what it costs that a VM may have `wanted` bytes of the GPUs' own memory, and the GPUs have fewer; nothing if they do not.
+/// Returns the cost of letting a VM have `wanted` bytes of the GPUs' own memory if the GPUs have fewer; none if they have as many.
 #[must_use]
 pub fn more_than_there_is(wanted: Option<u64>, device_memory: u64) -> Option<String> {
     let wanted = wanted.filter(|wanted| *wanted > device_memory)?;
@@ -79,7 +79,7 @@ pub fn more_than_there_is(wanted: Option<u64>, device_memory: u64) -> Option<Str
     ))
 }
 
-/// Returns the bytes of a window that holds all of `device_memory` if guests can map that memory, and else holds memory of the host only.
+/// Returns the bytes of a window that holds all of `device_memory` if guests can map that memory, and otherwise only memory of the host.
 fn fitting_window(gpus: &[GpuChoice], map_device_memory: bool, device_memory: u64) -> u64 {
     let maps = |gpu: &GpuChoice| match gpu.memory {
         MemoryBackEnd::DmaBuf => true,
@@ -126,7 +126,7 @@ mod tests {
         }
     }
 
-    /// Returns whether the GPU's own memory can be mapped, and whether it could be but for the size of the window.
+    /// Returns whether the GPU's own memory can be mapped, and whether only the size of the window prevents that.
     fn offered(types: u32, wanted: bool, window: u64, memory: u64) -> (bool, bool) {
         let mut gpus = [choice(types)];
         let is_short = offer_mapped(&mut gpus, wanted, window, memory);

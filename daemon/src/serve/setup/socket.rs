@@ -27,17 +27,17 @@ pub enum Listen {
     Socket {
         /// The socket at which frontends connect.
         listener: UnixListener,
-        /// The socket file to remove in the end; none if it was inherited.
+        /// The socket file to remove in the end; none if the socket was inherited.
         file: Option<SocketFile>,
     },
-    /// The only frontend there will be.
+    /// The only frontend, which is connected already.
     Connected(Option<UnixStream>),
-    /// Another device process listens at this path, which this one is to follow.
+    /// The path at which the device process listens that this one is to follow.
     Successor(PathBuf),
 }
 
 impl Listen {
-    /// Listens at `path`, for the users that `access` names, with any umask. A socket file that no process serves any more is replaced.
+    /// Listens at `path`, for the users that `access` names, with any umask. Replaces a socket file that no process serves any more.
     pub fn at(path: &Path, access: Access) -> Result<Self, SocketError> {
         let failed = |error| SocketError::Path(path.to_owned(), error);
         let listener = outside::listen(path, access).map_err(failed)?;
@@ -45,7 +45,7 @@ impl Listen {
         Ok(Self::Socket { listener, file: Some(file) })
     }
 
-    /// Serves an inherited descriptor: a listening socket (as from systemd) or a connected one (as from libvirt).
+    /// Takes an inherited descriptor: a listening socket (as from systemd) or a connected one (as from libvirt).
     pub fn inherited(fd: RawFd) -> Result<Self, SocketError> {
         let failed = |e| SocketError::Descriptor(fd, e);
         let socket = sandbox::inherited(fd).map_err(failed)?;
@@ -80,7 +80,7 @@ impl Listen {
         made.or_else(|| listener.local_addr().ok()?.as_pathname().map(Path::to_owned))
     }
 
-    /// The socket file that has to be removed in the end, if this process made it. An absolute path.
+    /// Returns the socket file that has to be removed in the end, with an absolute path, if this process made it.
     pub fn made_at(&self) -> Option<SocketFile> {
         let Self::Socket { file: Some(file), .. } = self else { return None };
         Some(SocketFile::known(std::path::absolute(file.path()).ok()?, file.identity()))
@@ -103,7 +103,7 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("socket");
         let live = Listen::at(&path, Access::default()).unwrap();
-        // The launcher removes it, when all is over.
+        // The launcher removes the file when the device process is gone.
         let made = live.made_at().unwrap();
         assert!(made.path() == path && made.is_there());
         let error = Listen::at(&path, Access::default()).unwrap_err().to_string();

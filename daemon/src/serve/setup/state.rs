@@ -1,7 +1,7 @@
-//! Keeps the state that outlives a daemon, in the folder its operator names: the key under which pipeline caches leave for a guest's files.
+//! This file keeps the state that outlives a daemon, in the folder its operator names: the key that authenticates pipeline caches in guests' files.
 //!
-//! Knows nothing of pipeline caches. A user that reads the key can make data that host drivers trust, so it is readable for its
-//! owner only and never logged.
+//! The file knows nothing of pipeline caches. A user that reads the key can make data that host drivers trust, so only the key's owner can
+//! read it, and it is never logged.
 
 use config::CacheKey;
 use rustix::fs::{AtFlags, Mode, OFlags, linkat, open, openat, unlinkat};
@@ -17,16 +17,16 @@ const KEY_FILE: &str = "pipeline-cache.key";
 /// The length of the key in bytes.
 const KEY_BYTES: u64 = 32;
 
-/// The key of an earlier daemon with the same folder; else a fresh one, which is left there for later ones. Without a folder each daemon has its own
-/// key, and also if the folder's disk has no room. A folder that does not exist is made for this user only, in one that does.
+/// Returns the key of an earlier daemon with the same folder, or else a fresh key, which it stores there for later daemons. Without a folder, or if
+/// the folder's disk has no room, each daemon has its own key. A folder that does not exist is made for this user only, if its parent exists.
 ///
 /// # Errors
 ///
-/// The folder cannot be made or used, or holds something else under the key's name.
+/// The folder cannot be made or used, or holds a file under the key's name that is no key.
 pub fn cache_key(folder: Option<&Path>) -> io::Result<CacheKey> {
     let Some(folder) = folder else { return fresh_key() };
     match key_in(folder) {
-        // A GPU is worth more than the caches.
+        // A VM with a GPU and without caches is better than a VM without a GPU.
         Err(error) if is_without_room(&error) => {
             log::warn!(
                 "{}: {error}: guests lose their pipeline caches when this process ends; make room there and start it again",
@@ -48,13 +48,13 @@ fn key_in(folder: &Path) -> io::Result<CacheKey> {
         Err(error) if error.kind() != io::ErrorKind::AlreadyExists => return Err(error),
         _ => {}
     }
-    // Opened once: another folder that is put in its place later changes nothing.
+    // The folder is opened once: another folder that replaces it later changes nothing.
     let folder = open(folder, OFlags::PATH | OFlags::DIRECTORY | OFlags::CLOEXEC, Mode::empty())?;
     match read_key(&folder) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => {}
         found => return found,
     }
-    // Written aside and linked: a process that sees the name sees all of it, and of several daemons that start at once one wins.
+    // The key is written aside and linked: a process that sees the name sees the whole key, and of several daemons that start at once one wins.
     let aside = format!("{KEY_FILE}.{}", std::process::id());
     let flags = OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL | OFlags::CLOEXEC;
     let mut file = File::from(openat(&folder, &aside, flags, Mode::RUSR | Mode::WUSR)?);

@@ -1,10 +1,10 @@
-//! A device process of another program follows this one while a frontend is connected, or this one follows another: the broker says so, and
-//! gives both a socket between them.
+//! A succession: a device process of another program follows this one while a frontend is connected, or this one follows another. The broker
+//! orders it, and gives both processes the ends of a socket between them.
 //!
-//! The one that serves stops between two messages of the frontend and two requests of its driver, writes down what it knows, and waits for a moment. The
-//! other builds that up, touches nothing, and says that it could serve. Only then is it told to, and from that message on the first does
-//! nothing any more. If anything fails before that message, only the new process ends; the first goes on serving, and frontend and guest have seen a
-//! delay. Contexts keep their workers, which are processes of the program that has started them; a restart gives a context a worker of the new program.
+//! The first process, which serves, stops between two messages of the frontend and two requests of its driver, writes its state down, and waits. The
+//! new process builds that state up, touches nothing, and says that it could serve. The first process then tells it to serve, and does nothing from
+//! that message on. If anything fails before that message, only the new process ends; the first goes on serving, and frontend and guest have seen
+//! a delay. Contexts keep their workers, which are processes of the program that started them; a restart gives a context a worker of the new program.
 
 use super::handover::failure::Failure;
 use crate::ipc::{self, Channel, FromSuccessor, SUCCESSION, SendError, ToSuccessor};
@@ -18,14 +18,14 @@ use std::time::{Duration, Instant};
 /// The stage of a succession.
 #[derive(Debug, Default)]
 pub(super) enum Succession {
-    /// There is none.
+    /// There is no succession.
     #[default]
     None,
-    /// The broker wants one, over this socket.
+    /// The broker wants a succession, over this socket.
     Wanted(Channel),
     /// This process could not pass everything on, and tries again at this time.
     Rests(Attempt, Instant),
-    /// This process comes to rest: the frontend is not listened to any more once it is between two messages, until this time at the latest.
+    /// This process comes to rest: it stops listening to the frontend once that is between two messages, until this time at the latest.
     Halts(Attempt, Instant),
 }
 
@@ -47,7 +47,7 @@ impl Succession {
         }
     }
 
-    /// Takes the attempt out if the frontend is about to be listened to no more.
+    /// Takes the attempt out if this process is about to stop listening to the frontend.
     pub(super) fn take_halts(&mut self) -> Option<Attempt> {
         match std::mem::take(self) {
             Self::Halts(attempt, _) => Some(attempt),
@@ -68,31 +68,31 @@ impl Succession {
     }
 }
 
-/// This process tries for so long: workers export memory, write checkpoints and end within moments.
+/// The time for which this process tries to come to rest: workers export memory, write checkpoints and end within moments.
 pub(super) const REST_PATIENCE: Duration = Duration::from_secs(5);
 /// Time between two tries.
 const AGAIN_AFTER: Duration = Duration::from_millis(10);
-/// Time in which a frontend completes the message that it has begun.
+/// The time that a frontend has to complete the message that it has begun.
 pub(super) const HALT_PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 300 } else { 2 });
-/// Time that the two processes have for everything else, during which the VM is not served: less than the 5 s that a guest's kernel waits for some
-/// answers at its start.
+/// Time that the two processes have for all other steps, during which the VM is not served: less than the 5 s for which a guest's kernel waits for
+/// some answers at its start.
 pub(super) const PATIENCE: Duration = Duration::from_secs(if cfg!(test) { 300 } else { 2 });
-/// Time for which a process that can serve waits to be told to: longer than the other one has for it.
+/// Time for which a process that can serve waits until it is told to serve: longer than the other process has to tell it.
 const TURN_PATIENCE: Duration = Duration::from_secs(30);
-/// Descriptors of a state: those of the guest's memory, and of each worker, resource, piece of memory and deposit.
+/// Descriptors of a state, at most: those of the guest's memory, and of each worker, resource, piece of memory and deposit.
 const FILES_MAX: usize = 1 << 17;
-/// Bytes of a state: some for each resource of the guest.
+/// Bytes of a state, at most: some for each resource of the guest.
 const STATE_BYTES_MAX: usize = 16 << 20;
 /// Bytes of one message.
 const PIECE_BYTES: usize = 32 << 10;
 
-/// Says that nothing is passed on. The other end may be gone.
+/// Tells the other process that nothing is passed on. The other process may be gone.
 pub(super) fn refuse(channel: &Channel, reason: &str) {
     log::debug!("no device process of another program follows: {reason}");
     let _ = channel.try_send(&ToSuccessor::NotNow { reason: reason.to_owned() }, None);
 }
 
-/// Passes everything on, and has the other end serve.
+/// Passes everything on, and has the process at the other end serve.
 pub(super) fn give<M: Serialize>(
     channel: &Channel,
     passed: &M,
@@ -123,8 +123,8 @@ pub(super) fn give<M: Serialize>(
 ///
 /// # Errors
 ///
-/// Nothing is passed on for now, or this program cannot take over what is. A channel that closes, and a message that cannot be read, count as a
-/// refusal that passes.
+/// Nothing is passed on for now, or this program cannot take over the state that is passed on. A channel that closes, and a message that cannot be
+/// read, count as a refusal for now.
 pub(super) fn take<M: DeserializeOwned>(
     channel: &Channel,
     until: Instant,
@@ -157,13 +157,13 @@ pub(super) fn take<M: DeserializeOwned>(
     Ok((passed, files))
 }
 
-/// Says that this process can serve, and waits until it is told to.
+/// Says that this process can serve, and waits until it is told to serve.
 ///
 /// # Errors
 ///
-/// The other process serves on for now, or says something else.
+/// The other process serves on for now, or sends a message that does not fit.
 pub(super) fn await_turn(channel: &Channel) -> Result<(), Failure> {
-    // Where the other end is gone, the next read says so.
+    // If the other process is gone, the next read says so.
     let _ = channel.send(&FromSuccessor::CanServe, None);
     match hear(channel, Instant::now() + TURN_PATIENCE)? {
         (ToSuccessor::Serve, _) => Ok(()),
@@ -171,7 +171,7 @@ pub(super) fn await_turn(channel: &Channel) -> Result<(), Failure> {
     }
 }
 
-/// Returns whether the process at the other end, which is gone or has nothing more to say, said that it serves.
+/// Returns whether the process at the other end, which is gone or sends nothing more, has said that it serves.
 pub(super) fn serves(channel: &Channel) -> bool {
     matches!(channel.try_receive(), Ok(Some((FromSuccessor::Serves, _))))
 }
@@ -188,7 +188,7 @@ fn hear(channel: &Channel, until: Instant) -> Result<(ToSuccessor, Option<OwnedF
     }
 }
 
-/// Sends a message, when there is room for it.
+/// Sends a message as soon as there is room, until this time at the latest.
 fn send(
     channel: &Channel,
     message: &ToSuccessor,
@@ -203,7 +203,7 @@ fn send(
     }
 }
 
-/// Receives a message, when it comes.
+/// Receives a message as soon as it arrives, until this time at the latest.
 fn receive<M: DeserializeOwned>(channel: &Channel, until: Instant) -> Result<(M, Option<OwnedFd>), String> {
     loop {
         match channel.try_receive() {

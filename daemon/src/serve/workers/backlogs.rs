@@ -1,4 +1,4 @@
-//! The bound on the messages that wait for workers that do not read, which all workers of the VM share.
+//! The bound on the messages that wait for workers which do not read; all workers of the VM share it.
 
 use crate::device::{Owner, Quota};
 use crate::ipc::{Bound, ToWorker};
@@ -12,14 +12,14 @@ pub(in crate::serve) struct Backlogs {
     files: Quota,
 }
 
-/// The part of one worker.
+/// The part of one worker in the counts.
 pub(in crate::serve) struct Backlog<'a> {
     all: &'a mut Backlogs,
     owner: Owner,
 }
 
 impl Backlogs {
-    /// Nothing waits.
+    /// Makes the bound, with no message waiting.
     pub(in crate::serve) fn new(limits: &DeviceLimits) -> Self {
         Self {
             messages: Quota::new("worker_backlog", limits.worker_backlog as u64),
@@ -28,12 +28,12 @@ impl Backlogs {
         }
     }
 
-    /// The bound on one worker's messages.
+    /// Returns the bound on one worker's messages.
     pub(in crate::serve) fn of(&mut self, owner: Owner) -> Backlog<'_> {
         Backlog { all: self, owner }
     }
 
-    /// Nothing waits for this worker any more.
+    /// Forgets the messages of this worker: none waits any more.
     pub(in crate::serve) fn forget(&mut self, owner: Owner) {
         let Self { messages, bytes, files } = self;
         [messages, bytes, files].into_iter().for_each(|quota| quota.give_back(owner, u64::MAX));
@@ -47,7 +47,7 @@ impl Bound<ToWorker> for Backlog<'_> {
         messages.check(owner, 1, &[])?;
         all_bytes.check(owner, bytes, &[])?;
         files.take(owner, has_file.into())?;
-        // Succeeds, as was checked above.
+        // This succeeds, as was checked above.
         messages.take(owner, 1)?;
         all_bytes.take(owner, bytes)
     }
@@ -59,7 +59,7 @@ impl Bound<ToWorker> for Backlog<'_> {
     }
 }
 
-/// Bytes of the stream a message carries, in itself or in its file.
+/// Returns the bytes of the stream that a message carries, in itself or in its file.
 fn stream_bytes(message: &ToWorker) -> u64 {
     match message {
         ToWorker::Submit { size, .. } => u64::from(*size),

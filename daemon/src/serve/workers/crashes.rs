@@ -1,7 +1,7 @@
-//! Workers that die by themselves, and what was sent to them and not executed: a successor gets it.
+//! The workers that die by themselves, and the messages that they were sent but have not executed: a successor gets these.
 //!
-//! A worker says in its status page how many messages it has executed. What it has executed is in its checkpoint or in the journal behind that, or the mark
-//! of the checkpoint is gone.
+//! A worker says in its status page how many messages it has executed. All that it has executed is in its checkpoint or in its journal; otherwise
+//! the mark of the checkpoint is gone.
 
 use super::backlogs::Backlogs;
 use super::successors::needs_driver;
@@ -19,19 +19,19 @@ use std::sync::Arc;
 pub(super) enum Life {
     /// The process runs, or is told to end.
     Runs,
-    /// The process was killed, for a reason that is told.
+    /// The process was killed, for a reason that is logged elsewhere.
     Killed,
     /// The process has died by itself, and its context waits for a successor; how it ended is not known yet.
     Gone,
-    /// The process has died by itself, and how it ended.
+    /// The process has died by itself, in the way that this text says.
     Ended(String),
 }
 
-/// The messages that a worker was sent since it was first asked for a checkpoint and has not executed, under the bounds for workers that do not read.
+/// The messages that a worker was sent since it was first asked for a checkpoint and has not executed. The bounds on waiting messages hold for them.
 #[derive(Debug)]
 pub(super) struct Kept {
     progress: Arc<Progress>,
-    /// The number of the first message that may be among them, and of the last that was sent and is executed in its turn.
+    /// The number of the first message that may be kept here, and of the last that was sent and that the worker executes in its turn.
     first: u32,
     last: u32,
     /// The messages, and the number of each.
@@ -40,7 +40,7 @@ pub(super) struct Kept {
 }
 
 impl Kept {
-    /// Forgets what is executed.
+    /// Forgets the messages that the worker has executed.
     fn trim(&mut self, backlogs: &mut Backlogs, owner: Owner) {
         let executed = self.progress.messages();
         while self.numbers.front().is_some_and(|number| is_reached(executed, *number)) {
@@ -49,29 +49,29 @@ impl Kept {
         }
     }
 
-    /// Returns whether all that is not executed is kept.
+    /// Returns whether all messages that the worker has not executed are kept.
     fn is_complete(&self) -> bool {
         is_reached(self.progress.messages(), self.first.wrapping_sub(1))
     }
 }
 
-/// Returns whether a number is behind another one or the same; both wrap.
+/// Returns whether `number` equals `other` or follows it; both wrap.
 fn is_reached(number: u32, other: u32) -> bool {
     number.wrapping_sub(other) < 1 << 31
 }
 
 impl Worker {
-    /// Returns whether its process has died by itself, so that its context waits for a successor.
+    /// Returns whether the worker's process has died by itself, so that its context waits for a successor.
     pub(super) fn is_gone(&self) -> bool {
         matches!(self.life, Life::Gone | Life::Ended(_))
     }
 
-    /// Returns whether its process is gone, but not known to have ended.
+    /// Returns whether the worker counts as dead, but the end of its process has not been reported.
     pub(super) fn has_not_ended(&self) -> bool {
         matches!(self.life, Life::Gone)
     }
 
-    /// Keeps a message that it is about to be sent, if a successor may need it.
+    /// Keeps a message that the worker is about to be sent, if a successor may need it.
     pub(super) fn keep(&mut self, message: &ToWorker, fd: Option<BorrowedFd<'_>>, backlogs: &mut Backlogs) {
         let (owner, number) = (self.owner(), self.sent.wrapping_add(1));
         let Some(kept) = self.kept.as_mut().filter(|_| !message.is_answer()) else { return };
@@ -83,7 +83,7 @@ impl Worker {
         }
         kept.last = number;
         kept.trim(backlogs, owner);
-        // A worker that does not read has each message counted for it once.
+        // While messages wait for a worker that does not read, none is kept here: each message would count twice.
         let is_kept = self.outbox.is_empty()
             && kept.messages.keep(message.clone(), fd, &mut backlogs.of(owner)).is_ok();
         match is_kept {
@@ -92,7 +92,7 @@ impl Worker {
         }
     }
 
-    /// There is no checkpoint for which something would have to be kept. What was counts for this owner.
+    /// Forgets the kept messages, and keeps no more. They counted for this owner.
     pub(super) fn keep_no_more(&mut self, backlogs: &mut Backlogs, owner: Owner) {
         if let Some(mut kept) = self.kept.take() {
             kept.messages.give_back(&mut backlogs.of(owner));
@@ -101,8 +101,8 @@ impl Worker {
 }
 
 impl Workers {
-    /// Asks a worker for a checkpoint of this number in a file, and to keep a journal from then on if one is there. `progress` says how far the worker
-    /// has come.
+    /// Asks a worker for a checkpoint of this number in a file, and to keep a journal from then on if `journal` is given. `progress` says how many
+    /// messages the worker has executed.
     ///
     /// # Errors
     ///
@@ -123,7 +123,7 @@ impl Workers {
         worker.post(&self.epoll, &mut self.backlogs, ToWorker::WriteCheckpoint { number }, Some(file))
     }
 
-    /// Returns whether all messages are kept that a context's worker has not executed, and nothing of its context is in the driver.
+    /// Returns whether all messages that a context's worker has not executed are kept, and no work of its context is in the driver.
     ///
     /// # Errors
     ///
@@ -138,18 +138,18 @@ impl Workers {
         }
     }
 
-    /// Returns whether what a context's worker has not executed is kept.
+    /// Returns whether the messages that a context's worker has not executed are kept.
     pub(in crate::serve) fn keeps(&self, ctx_id: ContextId) -> bool {
         self.running.get(&ctx_id).is_some_and(|worker| worker.kept.is_some())
     }
 
-    /// Returns whether a context's worker has executed all that it was sent, if that is kept.
+    /// Returns whether a context's worker has executed all messages that it was sent, if they are kept.
     pub(in crate::serve) fn has_executed_all(&self, ctx_id: ContextId) -> bool {
         let kept = self.running.get(&ctx_id).and_then(|worker| worker.kept.as_ref());
         kept.is_some_and(|kept| is_reached(kept.progress.messages(), kept.last))
     }
 
-    /// Forgets what a context's dead worker has executed. Returns the fences of the messages that it has not executed, which are kept.
+    /// Forgets the messages that a context's dead worker has executed. Returns the fences of those that it has not executed, which are kept.
     pub(in crate::serve) fn kept_fences(&mut self, ctx_id: ContextId) -> Vec<Fence> {
         let Some(worker) = self.running.get_mut(&ctx_id) else { return Vec::new() };
         let owner = worker.owner();
@@ -167,7 +167,7 @@ impl Workers {
         self.running.get(&ctx_id).is_some_and(Worker::is_gone)
     }
 
-    /// A worker has died by itself, and its successor is started: what comes for the context waits, behind what is kept ([`Self::kept_fences`]).
+    /// A worker has died by itself, and its successor starts: new messages for the context wait, after those that are kept ([`Self::kept_fences`]).
     pub(in crate::serve) fn is_recovered(&mut self, ctx_id: ContextId) {
         let (Some(successor), Some(worker)) =
             (self.successors.get_mut(&ctx_id), self.running.get_mut(&ctx_id))
@@ -182,7 +182,7 @@ impl Workers {
         successor.follows_dead(kept.unwrap_or_default());
     }
 
-    /// Returns how the worker of a context ended that waits for a successor, as far as that is known.
+    /// Returns how the worker of a context that waits for a successor ended, as far as that is known.
     pub(in crate::serve) fn how_it_ended(&self, ctx_id: ContextId) -> String {
         match self.running.get(&ctx_id).map(|worker| &worker.life) {
             Some(Life::Ended(how)) => how.clone(),
@@ -190,7 +190,7 @@ impl Workers {
         }
     }
 
-    /// Takes the numbers of workers of which nothing is left, and of which [`Self::reap`] could not tell.
+    /// Takes the numbers of workers of which nothing is left, and which [`Self::reap`] could not report.
     pub(in crate::serve) fn take_ended(&mut self) -> Vec<u64> {
         std::mem::take(&mut self.ended)
     }
@@ -207,7 +207,7 @@ impl Workers {
         readiness::unwatch(&self.epoll, &self.running[&ctx_id].channel).unwrap();
     }
 
-    /// The life of a worker that has died by itself, and whose context waits for a successor.
+    /// Returns the life of a worker that has died by itself, and whose context waits for a successor.
     pub(super) fn life_of_gone(&mut self, serial: u32) -> Option<&mut Life> {
         let ctx_id = self.contexts.get(&serial)?;
         let worker = self.running.get_mut(ctx_id)?;

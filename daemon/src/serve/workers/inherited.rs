@@ -1,7 +1,7 @@
-//! Workers that a device process of an earlier program has started, with their launchers: this process goes on with them until they end, or their
-//! contexts have workers of this program.
+//! The workers that a device process of an earlier program has started, with their launchers: this process goes on with them until they end, or
+//! their contexts have workers of this program.
 //!
-//! A worker notices nothing of that: its channel, its page and its gate stay the same. A launcher that has no worker any more ends.
+//! A worker notices no change: its channel, its page and its gate stay the same. A launcher that has no worker any more ends.
 
 use super::crashes::Life;
 use super::{CHANNEL_TOKEN, Gate, OUTPUT_TOKEN, Process, SwappedOut, Worker, Workers};
@@ -31,18 +31,18 @@ pub(in crate::serve) struct PassedWorkers {
 }
 
 impl PassedWorkers {
-    /// Returns whether there is none.
+    /// Returns whether no worker is passed on.
     pub(in crate::serve) fn is_empty(&self) -> bool {
         self.workers.is_empty()
     }
 }
 
-/// A worker, written down. Its descriptors are, in this order: its channel, its status page, the end at which its output is read, the pages of grants, and
-/// the doorbell.
+/// A worker, written down. Its descriptors are, in this order: its channel, its status page, the end at which its output is read, its pages of
+/// grants, and its doorbell.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct PassedWorker {
     ctx_id: ContextId,
-    /// The index of its launcher.
+    /// The index of the worker's launcher.
     launcher: usize,
     serial: u32,
     number: u64,
@@ -57,18 +57,18 @@ struct PassedWorker {
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct PassedGate {
     passage: Passage,
-    /// The GPUs that there are pages for, in their order.
+    /// The GPUs for which there are pages, in their order.
     gpus: Vec<u8>,
 }
 
-/// Workers of another process, ready to be gone on with.
+/// Workers of another process, prepared so that this process can go on with them.
 #[derive(Debug)]
 pub(in crate::serve) struct Inherited {
     launchers: Vec<Arc<Launcher>>,
     next_serial: u32,
     placement: Placement,
     workers: Vec<(ContextId, Worker, Option<Output>)>,
-    /// The page of each, for its context.
+    /// The status page of each worker, with its context.
     pub(in crate::serve) pages: Vec<(ContextId, StatusPage)>,
 }
 
@@ -77,7 +77,7 @@ impl Workers {
     ///
     /// # Errors
     ///
-    /// The reason why another process cannot take it over now.
+    /// The reason why another process cannot take the workers over now.
     pub(in crate::serve) fn may_pass_on(&self) -> Result<(), &'static str> {
         let is_over = self.ending.is_empty() && self.ended.is_empty() && self.orphans.is_empty();
         if !is_over {
@@ -136,8 +136,8 @@ impl Workers {
         (passed, of_launchers.chain(of_workers).collect())
     }
 
-    /// Makes workers of another process ready to be gone on with, and hears of them and their launchers, the latter under `launcher_token`. Nothing
-    /// is said to them.
+    /// Prepares to go on with workers of another process, and listens to them and to their launchers, to the latter under `launcher_token`. Sends
+    /// nothing to either.
     ///
     /// # Errors
     ///
@@ -227,14 +227,14 @@ impl Workers {
         }
     }
 
-    /// Returns what a launcher of another program says next of its workers, if one does. One that is gone has taken all of them along.
+    /// Returns the next report of a launcher of another program about its workers, if there is one. If a launcher has ended, so have its workers.
     pub(super) fn heard_of_inherited(&mut self) -> Option<FromChildren> {
         let mut at = 0;
         while let Some(launcher) = self.inherited.get(at) {
             match launcher.heard() {
                 Ok(Some(FromChildren::Ended(ended))) => return Some(FromChildren::Ended(ended)),
-                // It keeps nothing for this process: it was told by the one before to let go, of sets that have the numbers of others here. What it
-                // watches this process watches as well.
+                // That launcher keeps nothing for this process: the process before told it to let go, of sets whose numbers mean other sets here.
+                // The launcher of this process watches the same files.
                 Ok(Some(FromChildren::Released(_) | FromChildren::Replaced(_))) => {}
                 Ok(None) => at += 1,
                 Err(error) => {
@@ -261,7 +261,7 @@ impl Workers {
         self.orphans.extend(ended);
     }
 
-    /// Lets go of the launchers of other programs that have no worker any more, which end then.
+    /// Lets go of the launchers of other programs that have no worker any more; these launchers then end.
     pub(super) fn retire_launchers(&mut self) {
         self.inherited.retain(|launcher| Arc::strong_count(launcher) > 1);
     }
@@ -276,12 +276,12 @@ impl Workers {
     /// Another process has the workers: leaves them to it.
     pub(in crate::serve) fn leave(self) {
         if self.running.is_empty() {
-            // The launcher has none, and ends with this process.
+            // The launcher has no workers, and ends with this process.
             self.end_all();
         }
     }
 
-    /// Hears of a descriptor under a value.
+    /// Watches a descriptor, under this epoll value.
     pub(super) fn watch(&self, fd: BorrowedFd<'_>, token: u64) -> io::Result<()> {
         readiness::watch(&self.epoll, fd, token, Events::EPOLLIN)
     }

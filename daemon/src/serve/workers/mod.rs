@@ -1,7 +1,7 @@
-//! Worker processes: started, fed, and ended. A worker that does not end in time, or does not read what it is sent, is killed.
+//! This module starts worker processes, sends them messages and ends them. It kills a worker that does not end in time or does not read.
 //!
-//! `successors` has the workers that are to take a context over, `inherited` those that a device process of another program has started, `backlogs` the
-//! bound on what waits for all of them.
+//! `successors` has the workers that are to take a context over, `inherited` those that a device process of another program has started, `crashes`
+//! those that die by themselves, `backlogs` the bound on the messages that wait for workers.
 
 mod backlogs;
 mod crashes;
@@ -35,28 +35,28 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 use waiting::Heuristic;
 
-/// Time a worker has to end by itself.
+/// The time that a worker has to end by itself.
 const GRACE: Duration = Duration::from_secs(2);
-/// Workers that may be ending at once; more are killed without grace, oldest first.
+/// Workers that may be ending at once, at most; beyond that the oldest are killed without grace.
 const ENDING_MAX: usize = 64;
 /// Messages taken from one worker before others get their turn.
 const MESSAGES_PER_TURN: usize = 64;
 
-/// High bits of the epoll values that belong to workers, and to what they print; the low 32 are a worker's serial number.
+/// High bits of the epoll values that belong to workers, and to their output; the low 32 bits are a worker's serial number.
 pub(super) const CHANNEL_TOKEN: u64 = 1 << 32;
 pub(super) const OUTPUT_TOKEN: u64 = 1 << 33;
 
-/// A worker's ends of what the broker schedules or counts it by.
+/// A worker's ends of the pages and the doorbell by which the broker schedules or counts its submissions.
 #[derive(Debug)]
 pub(super) struct Gate {
-    /// The page of grants for each of its GPUs, by the GPU's index among those of the VM.
+    /// The page of grants for each GPU of the worker, by the GPU's index among those of the VM.
     pub pages: BTreeMap<u8, OwnedFd>,
     pub doorbell: OwnedFd,
     pub passage: Passage,
 }
 
 impl Gate {
-    /// Returns the same for another worker of the context, with these pages for GPUs that it comes to.
+    /// Returns a copy for another worker of the context, with these pages for the GPUs that the context comes to.
     fn again(&self, more: BTreeMap<u8, OwnedFd>) -> io::Result<Self> {
         let mut pages = more;
         for (gpu, page) in &self.pages {
@@ -73,7 +73,7 @@ impl Gate {
 pub(super) struct Workers {
     launcher: Arc<Launcher>,
     family: DriverFamily,
-    /// The GPUs of the VM, and behind them spare ones.
+    /// The GPUs of the VM, followed by spare GPUs.
     gpus: Vec<GpuChoice>,
     /// The GPUs of contexts that begin.
     placement: Placement,
@@ -85,9 +85,9 @@ pub(super) struct Workers {
     next_serial: u32,
     running: FxHashMap<ContextId, Worker>,
     successors: FxHashMap<ContextId, Successor>,
-    /// Contexts that are swapped out, and for which something has come.
+    /// Contexts that are swapped out, and for which a message waits.
     awaited: Vec<ContextId>,
-    /// Contexts whose hand-over was called off here, and why.
+    /// Contexts whose hand-over was called off here, and the reasons.
     called_off: Vec<(ContextId, String)>,
     /// The numbers of workers that had ended before their contexts were given up.
     ended: Vec<u64>,
@@ -108,9 +108,9 @@ struct Worker {
     number: u64,
     channel: Channel,
     process: Process,
-    /// The page that it shares with us.
+    /// The status page that the worker shares with this process.
     page: OwnedFd,
-    /// Messages the socket had no room for, in order.
+    /// Messages for which the socket had no room, in order.
     outbox: Outbox<ToWorker>,
     /// The worker's `debug_name` and its gate, for a successor.
     name: String,
@@ -119,22 +119,22 @@ struct Worker {
     placement: Placement,
     /// The worker has been told to hand over, and has not answered.
     owes_answer: bool,
-    /// The worker has no driver: it keeps a context that is swapped out. What is for one with a driver waits in `held` until there is one.
+    /// The worker has no driver: it keeps a context that is swapped out. Messages for a driver wait in `held` until a worker has one.
     swapped_out: Option<SwappedOut>,
     held: Outbox<ToWorker>,
     life: Life,
-    /// The number of messages that it was sent behind its set-up, modulo 2^32.
+    /// The number of messages that the worker was sent after its set-up, modulo 2^32.
     sent: u32,
     /// The messages that the worker has not executed, once it was asked for a checkpoint.
     kept: Option<Kept>,
 }
 
-/// The part of a worker without a driver.
+/// The settings of a worker without a driver.
 #[derive(Clone, Copy, Debug, PartialEq, Serialize, Deserialize)]
 pub(super) struct SwappedOut {
     /// Bytes of contents that the context may have, at most.
     pub contents_max: u64,
-    /// The context is swapped out although its program does something, which waits.
+    /// The context is swapped out although its program is busy; the program waits.
     pub is_forced: bool,
 }
 
@@ -151,7 +151,7 @@ struct Ending {
     number: u64,
     process: Process,
     kill_at: Instant,
-    /// The context whose worker it was, or was to become.
+    /// The context whose worker the process was, or was to become.
     ctx_id: ContextId,
     leave: Leave,
     /// The worker's `debug_name`.
@@ -165,18 +165,18 @@ struct Ending {
 enum Leave {
     /// The device process has told it to end, or has killed it.
     Known,
-    /// The worker went without a word: the way in which it ends is why its context is lost.
+    /// The worker ended without a message: the way in which its process ended is the reason why its context is lost.
     Unexplained,
-    /// The worker was to take a context over, which is not lost: the way in which it ends is why it did not.
+    /// The worker was to take a context over, which is not lost: the way in which its process ended is the reason why the hand-over failed.
     Successor,
 }
 
-/// The part of the device process's options that its workers are started with.
+/// The options of the device process with which it starts its workers.
 #[derive(Debug)]
 pub(super) struct WorkerOptions {
     /// The drivers of the GPUs.
     pub family: DriverFamily,
-    /// The GPUs that guests see, in this order, and behind them spare ones.
+    /// The GPUs that guests see, in this order, followed by spare GPUs.
     pub gpus: Vec<GpuChoice>,
     /// The number of GPUs that guests see.
     pub seen: usize,
@@ -188,7 +188,7 @@ pub(super) struct WorkerOptions {
     pub waiting_off: Vec<Heuristic>,
 }
 
-/// The way in which a worker ended that had not said why its context was lost.
+/// The end of a worker that had not said why its context was lost.
 #[derive(Debug)]
 pub(super) struct Unexplained {
     /// The context.
@@ -201,7 +201,7 @@ pub(super) struct Unexplained {
     pub is_successor: bool,
 }
 
-/// The part of a worker in its context.
+/// The role of a worker in its context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Whose {
     /// The worker serves the context.
@@ -215,12 +215,12 @@ pub(super) enum Whose {
 pub(super) enum FromWorker {
     /// A message, perhaps with a descriptor.
     Message(ToDevice, Option<OwnedFd>),
-    /// Nothing more will come.
+    /// No more messages will come.
     Gone(ReceiveError),
 }
 
 impl Workers {
-    /// No workers yet.
+    /// Makes a table without workers.
     pub(super) fn new(
         launcher: Arc<Launcher>,
         epoll: Arc<OwnedFd>,
@@ -253,8 +253,8 @@ impl Workers {
         }
     }
 
-    /// Has the worker of a context started, which gets `page` to share with us, and `gate` if its submissions pass one. It can be
-    /// sent to at once; if it does not come to life it is heard of as gone. [`Self::reap`] answers its `number`.
+    /// Has the worker of a context started, which gets the status page `page`, and `gate` if its submissions pass a gate. It can be
+    /// sent messages at once; if it does not start, it is reported as gone. [`Self::reap`] returns its `number`.
     pub(super) fn start(
         &mut self,
         ctx_id: ContextId,
@@ -269,7 +269,7 @@ impl Workers {
         Ok(())
     }
 
-    /// Has a worker started for a context, and sends it what is needed to begin.
+    /// Has a worker started for a context, and sends it the messages that it needs to begin.
     fn launch(
         &mut self,
         ctx_id: ContextId,
@@ -334,7 +334,7 @@ impl Workers {
             worker.sent = 0;
             return Ok(());
         }
-        // Which are kept for a successor.
+        // The gate's ends are also kept for a successor.
         let Some(gate) = worker.gate.take() else { return Ok(()) };
         let placement = worker.placement.clone();
         for page in placement.0.iter().filter_map(|gpu| gate.pages.get(gpu)) {
@@ -346,17 +346,17 @@ impl Workers {
         Ok(())
     }
 
-    /// The GPUs that workers can use.
+    /// Returns the GPUs that workers can use.
     pub(super) fn gpus(&self) -> &[GpuChoice] {
         &self.gpus
     }
 
-    /// The GPUs of contexts that begin now.
+    /// Returns the GPUs of contexts that begin now.
     pub(super) fn placement(&self) -> &Placement {
         &self.placement
     }
 
-    /// Places contexts that begin from now on.
+    /// Sets the GPUs of contexts that begin from now on.
     ///
     /// # Errors
     ///
@@ -367,12 +367,12 @@ impl Workers {
         Ok(())
     }
 
-    /// The GPUs of a context that has a worker.
+    /// Returns the GPUs of a context that has a worker.
     pub(super) fn placement_of(&self, ctx_id: ContextId) -> Option<&Placement> {
         self.running.get(&ctx_id).map(|worker| &worker.placement)
     }
 
-    /// The next GPU that is not a context's takes the place of its first, for tests; nothing if each is the context's.
+    /// Returns, for tests, the change of a context's first GPU to the next that the context does not use; none if it uses all GPUs.
     pub(super) fn next_change(&self, ctx_id: ContextId) -> Option<GpuChange> {
         let Placement(placed) = self.placement_of(ctx_id)?;
         let from = *placed.first()?;
@@ -381,11 +381,11 @@ impl Workers {
         others.find(|gpu| !placed.contains(gpu)).map(|to| GpuChange { from, to })
     }
 
-    /// Returns whether a context can be placed so.
+    /// Checks that a context can have this placement.
     ///
     /// # Errors
     ///
-    /// There are no such GPUs, or one is there twice, or there are not as many as guests see.
+    /// A GPU does not exist or is named twice, or the placement has not as many GPUs as guests see.
     pub(super) fn admit(&self, placement: &Placement) -> Result<(), String> {
         let known =
             |(at, gpu): (usize, &u8)| usize::from(*gpu) < self.gpus.len() && !placement.0[..at].contains(gpu);
@@ -401,12 +401,12 @@ impl Workers {
         self.running.contains_key(&ctx_id)
     }
 
-    /// Returns the holder for whom counts what a context's worker has.
+    /// Returns the owner for which a context's worker is counted.
     pub(super) fn owner_of(&self, ctx_id: ContextId) -> Option<Owner> {
         self.running.get(&ctx_id).map(Worker::owner)
     }
 
-    /// Returns the name of the program whose context has a worker, as the guest says it.
+    /// Returns the name of the program of a context that has a worker, as the guest gives it.
     pub(super) fn name_of(&self, ctx_id: ContextId) -> Option<&str> {
         self.running.get(&ctx_id).map(|worker| worker.name.as_str())
     }
@@ -416,30 +416,30 @@ impl Workers {
         self.running.get(&ctx_id).is_some_and(|worker| worker.swapped_out.is_some())
     }
 
-    /// Takes the contexts that are swapped out, and for which something has come.
+    /// Takes the contexts that are swapped out, and for which a message waits.
     pub(super) fn take_awaited(&mut self) -> Vec<ContextId> {
         std::mem::take(&mut self.awaited)
     }
 
-    /// The contexts that have one.
+    /// Returns the contexts that have a worker.
     pub(super) fn contexts(&self) -> impl Iterator<Item = ContextId> {
         self.running.keys().copied()
     }
 
-    /// Returns how many contexts have one.
+    /// Returns how many contexts have a worker.
     pub(super) fn count(&self) -> usize {
         self.running.len()
     }
 
-    /// The context of a running worker or a successor, and which of them it is.
+    /// Returns the context of a worker with this serial number, and whether it is the context's worker or the successor.
     pub(super) fn whose(&self, serial: u32) -> Option<Whose> {
         let ctx_id = self.contexts.get(&serial).copied()?;
         let is_worker = self.running.get(&ctx_id).is_some_and(|worker| worker.serial == serial);
         Some(if is_worker { Whose::Worker(ctx_id) } else { Whose::Successor(ctx_id) })
     }
 
-    /// Sends a message, now or as soon as the worker reads, or when it is known whose the context is. A worker that fails here is heard of
-    /// as gone; the error names the limit for which it was killed.
+    /// Sends a message, now or as soon as the worker reads, or when a hand-over has ended. A worker that fails here is reported as gone; the
+    /// error names the limit for which it was killed.
     pub(super) fn send(
         &mut self,
         ctx_id: ContextId,
@@ -461,7 +461,7 @@ impl Workers {
         worker.post(&self.epoll, &mut self.backlogs, message, fd)
     }
 
-    /// A worker's socket has room again: sends what waited.
+    /// A worker's socket has room again: sends the messages that waited.
     pub(super) fn flush(&mut self, whose: Whose) {
         let worker = match whose {
             Whose::Worker(ctx_id) => self.running.get_mut(&ctx_id),
@@ -474,7 +474,7 @@ impl Workers {
         }
     }
 
-    /// Takes what a worker sent; a bounded number of messages, the rest is reported again.
+    /// Takes a bounded number of a worker's messages; epoll reports the rest again.
     pub(super) fn receive(&self, whose: Whose) -> Vec<FromWorker> {
         let worker = match whose {
             Whose::Worker(ctx_id) => self.running.get(&ctx_id),
@@ -495,7 +495,7 @@ impl Workers {
         received
     }
 
-    /// Logs what a worker has printed.
+    /// Logs the output of a worker.
     pub(super) fn hear_output(&mut self, serial: u32) {
         let Some(output) = self.outputs.get_mut(&serial) else { return };
         if output.hear(&mut self.printing) == Heard::End {
@@ -509,8 +509,8 @@ impl Workers {
         self.end_worker(ctx_id, Leave::Known);
     }
 
-    /// Does the same as [`Self::end`], for a worker that went without a word: [`Self::reap`] tells how it ended, unless why it was killed
-    /// is known already.
+    /// Does the same as [`Self::end`], for a worker that ended without a message: [`Self::reap`] tells how it ended, unless it was killed
+    /// for a known reason.
     pub(super) fn end_unexplained(&mut self, ctx_id: ContextId) {
         self.end_worker(ctx_id, Leave::Unexplained);
     }
@@ -530,7 +530,7 @@ impl Workers {
         }
     }
 
-    /// A worker of a context is to end, or has ended. What waits for it is forgotten.
+    /// A worker of a context is to end, or has ended: forgets the messages that wait for it.
     fn put_away(&mut self, ctx_id: ContextId, mut worker: Worker, leave: Leave) {
         worker.forget_backlog(&mut self.backlogs);
         self.contexts.remove(&worker.serial);
@@ -555,7 +555,7 @@ impl Workers {
         self.ending.iter_mut().take(surplus).for_each(Ending::kill);
     }
 
-    /// Returns what the launcher says next, if it does: that a worker process has ended, for one.
+    /// Returns the launcher's next message, if there is one, for example the report that a worker process has ended.
     ///
     /// # Errors
     ///
@@ -565,29 +565,29 @@ impl Workers {
         Ok(heard.or_else(|| self.heard_of_inherited()))
     }
 
-    /// The key that pipeline caches are authenticated with.
+    /// Returns the key that pipeline caches are authenticated with.
     pub(super) fn cache_key(&self) -> CacheKey {
         self.cache_key
     }
 
-    /// Goes on with the key of another process, so that what its guest keeps stays valid.
+    /// Goes on with the key of another process, so that the pipeline caches that its guest keeps stay valid.
     pub(super) fn keep_key(&mut self, cache_key: CacheKey) {
         self.cache_key = cache_key;
     }
 
-    /// The process that starts them.
+    /// Returns the launcher, which starts the workers.
     pub(super) fn launcher(&self) -> &Launcher {
         &self.launcher
     }
 
-    /// Forgets a worker process that was told to end and has ended so: its number, as nothing of it is left.
+    /// Forgets a worker process that was told to end and has ended. Returns its number, as nothing of it is left.
     pub(super) fn reap(
         &mut self,
         serial: u32,
         status: Result<ExitStatus, String>,
         out_of_memory: bool,
     ) -> Option<(u64, Option<Unexplained>)> {
-        // What it printed last may say why it ended.
+        // The worker's last output may say why it ended.
         self.hear_output(serial);
         if let Some(life) = self.life_of_gone(serial) {
             *life = Life::Ended(how_it_ended(status, out_of_memory, false));
@@ -618,18 +618,18 @@ impl Workers {
     pub(super) fn kill_late(&mut self, now: Instant) {
         for ending in self.ending.iter_mut().take_while(|ending| ending.kill_at <= now) {
             ending.kill();
-            // Killed processes end soon, but not before the kernel has freed what they held.
+            // Killed processes end soon, but not before the kernel has freed their memory.
             ending.kill_at = now + GRACE;
         }
         self.ending.make_contiguous().sort_by_key(|ending| ending.kill_at);
     }
 
-    /// Waits until every worker has ended, and then the launcher; those that do not are killed.
+    /// Waits until every worker has ended, and then the launcher; kills workers that do not end in time.
     pub(super) fn end_all(mut self) {
         let running: Vec<_> = self.running.keys().copied().collect();
         running.into_iter().for_each(|ctx_id| self.end(ctx_id));
         let patience = Instant::now() + GRACE;
-        // Each launcher kills what is left when it ends, those of other programs when nothing of ours is left that knows them.
+        // Each launcher kills its remaining workers when it ends; one of another program ends when this process has let go of it.
         for launcher in std::mem::take(&mut self.inherited).iter().chain([&Arc::clone(&self.launcher)]) {
             while self.ending.iter().any(|ending| Arc::ptr_eq(&ending.process.launcher, launcher)) {
                 let left = patience.saturating_duration_since(Instant::now());
@@ -651,7 +651,7 @@ impl Worker {
     ///
     /// # Errors
     ///
-    /// The name of the limit for which it is killed.
+    /// The name of the limit for which the worker is killed.
     fn post(
         &mut self,
         epoll: &OwnedFd,
@@ -673,7 +673,7 @@ impl Worker {
             }
             Err(OutboxError::Send(error)) => {
                 log::debug!(serial = self.serial, error:%; "cannot send to a worker");
-                // One that has died got nothing: what is kept is for its successor.
+                // A worker that has died got nothing: the kept messages are for its successor.
                 if !error.is_gone() {
                     self.keep_no_more(backlogs, self.owner());
                 }
@@ -692,7 +692,7 @@ impl Worker {
             return;
         }
         let mut bound = backlogs.of(self.owner());
-        // Each error costs one message. A worker that is gone is heard of so.
+        // Each error costs one message. The event loop hears of a worker that is gone.
         let mut is_complete = true;
         while let Err(error) = self.outbox.flush(&self.channel, &mut bound) {
             if !error.is_gone() {
@@ -707,7 +707,7 @@ impl Worker {
         watch_again(epoll, self, Events::EPOLLIN | out);
     }
 
-    /// Ends its process at once, for a reason that is told elsewhere.
+    /// Ends the worker's process at once, for a reason that is logged elsewhere.
     fn kill(&mut self) {
         self.process.kill();
         if !matches!(self.life, Life::Ended(_)) {
@@ -743,7 +743,7 @@ impl Process {
 /// Says how a worker process has ended, for the log.
 fn how_it_ended(status: Result<ExitStatus, String>, out_of_memory: bool, killed: bool) -> String {
     match status {
-        // Even if it was killed once more, since its memory took long to free.
+        // This holds even if the worker was killed once more because its memory took long to free.
         Ok(status) if out_of_memory => {
             format!("its worker ended ({status}): the VM's workers have no memory left (--worker-memory)")
         }

@@ -1,8 +1,8 @@
-//! The successors of workers: processes that are to take over the contexts of others (`super::super::handover` says when).
+//! The successors of workers: processes that are to take over the contexts of other workers (`super::super::handover` says when).
 //!
-//! From the moment at which a worker is told to hand over until it is known which worker serves the context, everything for the context is held back
-//! here, under the same bounds as what waits for a worker that does not read. When a bound is reached, the hand-over is called off, and the
-//! context loses nothing.
+//! From the moment at which a worker is told to hand over until it is known which worker serves the context, this module holds back all messages
+//! for the context, under the same bounds as messages that wait for a worker that does not read. When a bound is reached, the hand-over is called
+//! off, and the context loses nothing.
 
 use super::{Leave, SwappedOut, Worker, Workers};
 use crate::ipc::{Channel, Outbox, Placement, ToWorker};
@@ -15,30 +15,30 @@ use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::time::Duration;
 
-/// High bit of the epoll values that belong to what workers hand over; the low 32 are a successor's serial number.
+/// High bit of the epoll values of the sockets over which workers hand over; the low 32 bits are a successor's serial number.
 pub(in crate::serve) const HANDS_OVER_TOKEN: u64 = 1 << 34;
 
 /// A successor.
 #[derive(Debug)]
 pub(super) struct Successor {
     pub(super) worker: Worker,
-    /// The page that it shares with us.
+    /// The status page that the successor shares with this process.
     page: StatusPage,
-    /// The successor has been shown what the context sees, and is shown what comes.
+    /// The successor has been shown the context's resources, and is shown each later one.
     is_shown: bool,
-    /// The socket between the two: the end that the worker is given each time it is told to hand over, until it has, and the end that the
-    /// successor is given as soon as the worker has begun to write.
+    /// The socket between worker and successor: the end that the worker is given each time it is told to hand over, until it has handed over, and
+    /// the end that the successor is given as soon as the worker has begun to write.
     writes: Option<OwnedFd>,
     reads: Option<OwnedFd>,
-    /// The worker has been told to hand over: what is for the context waits in `held`, which counts for the worker.
+    /// The worker has been told to hand over: messages for the context wait in `held`, which counts for the worker.
     holds_back: bool,
     held: Outbox<ToWorker>,
-    /// The worker has handed over: nothing that it says counts.
+    /// The worker has handed over: its messages do not count any more.
     has_handed_over: bool,
 }
 
 impl Successor {
-    /// The predecessor is dead: what was `kept` waits for the successor, and what comes from now on.
+    /// The predecessor is dead: the `kept` messages wait for the successor, and so do later ones.
     pub(super) fn follows_dead(&mut self, mut kept: Outbox<ToWorker>) {
         self.held.append(&mut kept);
         (self.holds_back, self.has_handed_over) = (true, true);
@@ -46,8 +46,8 @@ impl Successor {
 }
 
 impl Workers {
-    /// Has the successor of a context's worker started, on these GPUs and with the same gate, but for the `pages` of GPUs that the context
-    /// comes to; its submissions may run for so long. It has no driver if the context is to be `swapped_out`. [`Workers::reap`] answers its
+    /// Has the successor of a context's worker started, on these GPUs and with the same gate, apart from the `pages` of GPUs that the context
+    /// comes to; its submissions may run for `limit`. It has no driver if the context is to be `swapped_out`. [`Workers::reap`] returns its
     /// `number`.
     ///
     /// # Errors
@@ -66,7 +66,7 @@ impl Workers {
         let name = worker.name.clone();
         let gate = worker.gate.as_ref().map(|gate| gate.again(pages)).transpose()?;
         let (page, file) = StatusPage::create()?;
-        // It submits what builds its context up, and goes on before it is looked at.
+        // The successor submits work to build its context up, and goes on before this process first looks at its page.
         page.set_limit(limit);
         let worker = self.launch(ctx_id, name, number, file.as_fd(), (placement, gate), swapped_out)?;
         let successor = Successor {
@@ -88,27 +88,27 @@ impl Workers {
         self.successors.contains_key(&ctx_id)
     }
 
-    /// The number of a successor, as it was given at its start.
+    /// Returns the number of a successor, as it was given at its start.
     pub(in crate::serve) fn successor_number(&self, ctx_id: ContextId) -> Option<u64> {
         self.successors.get(&ctx_id).map(|successor| successor.worker.number)
     }
 
-    /// Returns whether what is for a context is held back.
+    /// Returns whether messages for a context are held back.
     pub(in crate::serve) fn holds_back(&self, ctx_id: ContextId) -> bool {
         self.successors.get(&ctx_id).is_some_and(|successor| successor.holds_back)
     }
 
-    /// Returns whether a context's worker has handed over, so that nothing of it counts.
+    /// Returns whether a context's worker has handed over, so that its messages do not count.
     pub(in crate::serve) fn rests(&self, ctx_id: ContextId) -> bool {
         self.successors.get(&ctx_id).is_some_and(|successor| successor.has_handed_over)
     }
 
-    /// Takes the hand-overs that were called off here, and why.
+    /// Takes the hand-overs that were called off here, with the reasons.
     pub(in crate::serve) fn take_called_off(&mut self) -> Vec<(ContextId, String)> {
         std::mem::take(&mut self.called_off)
     }
 
-    /// Keeps a message back if the context's messages are; gives it back if it is to be sent. What answers the worker is.
+    /// Holds a message back if the context's messages are held back. Returns it if it is to be sent, as answers to the worker always are.
     pub(super) fn hold_back(
         &mut self,
         ctx_id: ContextId,
@@ -135,7 +135,7 @@ impl Workers {
         Some(message)
     }
 
-    /// Keeps a message until the context has a worker with a driver, if it is swapped out and has none that could do it. Gives it back if it is to
+    /// Keeps a message for the driver until the context has a worker with a driver, if the context is swapped out. Returns the message if it is to
     /// be sent.
     fn wait_for_driver(
         &mut self,
@@ -156,7 +156,7 @@ impl Workers {
         None
     }
 
-    /// Has a successor get all that comes for a context that was swapped out, and what has waited for a driver.
+    /// Has a successor get all later messages for a context that was swapped out, and those that have waited for a driver.
     pub(in crate::serve) fn swaps_in(&mut self, ctx_id: ContextId) {
         if let (Some(successor), Some(worker)) =
             (self.successors.get_mut(&ctx_id), self.running.get_mut(&ctx_id))
@@ -166,7 +166,7 @@ impl Workers {
         }
     }
 
-    /// Sends a message about a resource to a context's worker, and to a successor that was shown the others.
+    /// Sends a message about a resource to a context's worker, and to a successor that was shown the other resources.
     ///
     /// # Errors
     ///
@@ -184,7 +184,7 @@ impl Workers {
         self.send(ctx_id, message.clone(), fd)
     }
 
-    /// Sends a successor a message. One that does not read is ended, and with it the hand-over.
+    /// Sends a successor a message. Ends a successor that does not read, and with it the hand-over.
     pub(in crate::serve) fn send_to_successor(
         &mut self,
         ctx_id: ContextId,
@@ -198,15 +198,15 @@ impl Workers {
         }
     }
 
-    /// A successor is shown from now on what its context's worker is.
+    /// From now on a successor is shown the same resources as its context's worker.
     pub(in crate::serve) fn is_shown(&mut self, ctx_id: ContextId) {
         if let Some(successor) = self.successors.get_mut(&ctx_id) {
             successor.is_shown = true;
         }
     }
 
-    /// Has a successor make what it can, while the context goes on: the worker writes it down, beside what the successor has made already if it
-    /// `goes_on`, and with memory if the successor `is_at_home`.
+    /// Has a successor build a part of the prelude while the context goes on. The worker writes that part down: if it `goes_on`, without what the
+    /// successor has built already; and with memory if the successor `is_at_home`.
     ///
     /// # Errors
     ///
@@ -226,8 +226,8 @@ impl Workers {
         Ok(())
     }
 
-    /// Tells a context's worker to hand over, with copies of its driver's memory or the memory itself, beside the prelude if the successor has one, and keeps
-    /// back what comes for the context. Under [`HANDS_OVER_TOKEN`] is heard that it writes.
+    /// Tells a context's worker to hand over, with copies of its driver's memory or the memory itself, and without the prelude if the successor has
+    /// built it. Holds later messages for the context back. Epoll reports under [`HANDS_OVER_TOKEN`] that the worker writes.
     ///
     /// # Errors
     ///
@@ -252,7 +252,7 @@ impl Workers {
             (successor.writes, successor.reads) = (Some(writes), Some(reads));
         }
         let writes = successor.writes.as_ref().map(AsFd::as_fd);
-        // What is held back from now on is not kept, so a checkpoint would not be all.
+        // Messages that are held back from now on are not kept, so a checkpoint would be incomplete.
         worker.keep_no_more(&mut self.backlogs, worker.owner());
         let message = ToWorker::HandOver { copies, goes_on: has_prelude };
         worker.post(&self.epoll, &mut self.backlogs, message, writes)?;
@@ -260,7 +260,7 @@ impl Workers {
         Ok(())
     }
 
-    /// Has a successor take over what its predecessor writes, if it was not told yet. Returns whether it was not.
+    /// Has a successor take over what its predecessor writes, unless it was told already. Returns whether it is told now.
     pub(in crate::serve) fn take_over(&mut self, ctx_id: ContextId) -> bool {
         let Some(successor) = self.successors.get_mut(&ctx_id).filter(|successor| successor.holds_back)
         else {
@@ -272,23 +272,23 @@ impl Workers {
         true
     }
 
-    /// Returns whether a worker has written something that its successor was not told to read yet.
+    /// Returns whether a worker has begun to write, but its successor has not been told to read.
     pub(in crate::serve) fn has_written(&self, ctx_id: ContextId) -> bool {
         let reads = self.successors.get(&ctx_id).and_then(|successor| successor.reads.as_ref());
         let ready = reads.map(|reads| readiness::within(reads, PollFlags::IN, Duration::ZERO));
         matches!(ready, Some(Ok(events)) if events.contains(PollFlags::IN))
     }
 
-    /// Has a successor take over what its dead predecessor has written, which comes from this socket.
+    /// Has a successor take over the checkpoint of its dead predecessor, which it reads from this socket.
     pub(in crate::serve) fn take_over_checkpoint(&mut self, ctx_id: ContextId, reads: BorrowedFd<'_>) {
-        // The predecessor may have closed its channel and go on. Not sooner: the log is to tell by what it has died.
+        // The predecessor may have closed its channel and still run. It is not killed sooner, because the log is to tell how it died.
         if let Some(worker) = self.running.get(&ctx_id).filter(|worker| worker.has_not_ended()) {
             worker.process.kill();
         }
         self.send_to_successor(ctx_id, ToWorker::TakeOver, Some(reads));
     }
 
-    /// A worker has answered that it hands over or stays; returns whether it was asked.
+    /// A worker has answered that it has handed over or stays. Returns whether it was asked.
     pub(in crate::serve) fn answers(&mut self, ctx_id: ContextId) -> bool {
         let worker = self.running.get_mut(&ctx_id);
         worker.is_some_and(|worker| std::mem::take(&mut worker.owes_answer))
@@ -299,7 +299,7 @@ impl Workers {
         self.running.get(&ctx_id).is_some_and(|worker| worker.owes_answer)
     }
 
-    /// A worker has handed over: only the successor has to read now, and to hear the end of what there is.
+    /// A worker has handed over: closes this process's writing end, so that the successor reads the end of the stream.
     pub(in crate::serve) fn handed_over(&mut self, ctx_id: ContextId) {
         if let Some(successor) = self.successors.get_mut(&ctx_id) {
             successor.has_handed_over = true;
@@ -307,7 +307,7 @@ impl Workers {
         }
     }
 
-    /// A worker has gone on, for now: it gets what was held back, and its successor what of that is about resources.
+    /// A worker has gone on for now: sends it the messages that were held back, and those about resources to its successor too.
     pub(in crate::serve) fn resume(&mut self, ctx_id: ContextId) {
         let Some(successor) = self.successors.get_mut(&ctx_id) else { return };
         successor.holds_back = false;
@@ -325,18 +325,18 @@ impl Workers {
         self.successors.get(&ctx_id).is_some_and(|successor| successor.worker.outbox.is_empty())
     }
 
-    /// A successor has the context: it becomes its worker, the other is killed, and what was held back is sent. Returns the page of the
-    /// new worker. [`Workers::reap`] answers the successor's number for the old one.
+    /// A successor has the context: it becomes the context's worker, the old worker is killed, and the messages that were held back are sent. Returns
+    /// the page of the new worker. [`Workers::reap`] returns the successor's number for the old worker.
     pub(in crate::serve) fn succeed(&mut self, ctx_id: ContextId) -> Option<StatusPage> {
         let Successor { worker: mut new, mut held, page, .. } = self.successors.remove(&ctx_id)?;
         let mut old = self.running.remove(&ctx_id)?;
         std::mem::swap(&mut old.number, &mut new.number);
-        // What waited for it counts for the context, as what was held back does.
+        // The messages that waited for the old worker count for the context, as those that were held back do.
         old.outbox.give_back(&mut self.backlogs.of(new.owner()));
         old.keep_no_more(&mut self.backlogs, new.owner());
         old.kill();
         self.put_away(ctx_id, old, Leave::Known);
-        // There is room: it has read all.
+        // There is room, because the successor has read all messages.
         let _ = new.post(&self.epoll, &mut self.backlogs, ToWorker::GoOn, None);
         let mut waits = match new.swapped_out {
             Some(_) => held.take_if(needs_driver),
@@ -352,8 +352,8 @@ impl Workers {
         Some(page)
     }
 
-    /// Ends a successor, which [`Workers::reap`] explains if it `has_gone` by itself. The worker goes on, and gets what was held back. One that
-    /// has not answered yet is told as well, before all else.
+    /// Ends a successor; [`Workers::reap`] explains its end if it `has_gone` by itself. A worker that was told to hand over is first told to go on,
+    /// even if it has not answered yet, and then gets the messages that were held back.
     pub(in crate::serve) fn call_off(&mut self, ctx_id: ContextId, has_gone: bool) {
         let held = self.end_successor(ctx_id, has_gone);
         let (Some(mut held), Some(worker)) = (held, self.running.get_mut(&ctx_id)) else { return };
@@ -364,7 +364,7 @@ impl Workers {
         worker.flush(&self.epoll, &mut self.backlogs);
     }
 
-    /// Ends a successor, if there is one. Returns what was held back, if anything was to be.
+    /// Ends a successor, if there is one. Returns the messages that were held back, if messages were to be.
     pub(super) fn end_successor(&mut self, ctx_id: ContextId, has_gone: bool) -> Option<Outbox<ToWorker>> {
         let Successor { mut worker, reads, holds_back, held, .. } = self.successors.remove(&ctx_id)?;
         if let Some(reads) = &reads {
@@ -378,7 +378,7 @@ impl Workers {
     }
 }
 
-/// Returns whether a message is for the context's driver, and not about resources, of which each of its workers has to hear.
+/// Returns whether a message is for the context's driver. Messages about resources are not: each worker of the context gets them.
 pub(super) fn needs_driver(message: &ToWorker) -> bool {
     !matches!(message, ToWorker::AttachResource { .. } | ToWorker::DetachResource { .. })
 }

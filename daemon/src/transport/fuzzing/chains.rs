@@ -15,7 +15,7 @@ use vm_memory::{Bytes, GuestAddress, GuestMemoryAtomic};
 
 const MEMORY: usize = 0x4000;
 const SIZE: u16 = 16;
-/// The place where the queue and the tables lie; buffers that do not overlap come from behind.
+/// The places of the queue and of the tables; buffers that do not overlap come after them.
 const TABLE: u64 = 0;
 const AVAILABLE: u64 = 0x400;
 const USED: u64 = 0x800;
@@ -25,7 +25,7 @@ const BUFFERS: u64 = 0x1000;
 const LIMIT: usize = 0x800;
 const LIMITS: CommandLimits = CommandLimits { backing_entries: 16, submit_bytes: 256 };
 
-/// No chain makes the device read a byte twice unless it names it twice, read more than the limit, or write where it was not allowed to.
+/// Checks that no chain makes the device read a byte twice that it names once, read more than the limit, or write outside its writable parts.
 pub fn fuzz_chains(bytes: &[u8]) -> usize {
     let mut bytes = Unstructured::new(bytes);
     let change = bytes.arbitrary().unwrap_or(0);
@@ -35,7 +35,7 @@ pub fn fuzz_chains(bytes: &[u8]) -> usize {
     take_all(&memory, driver.tidy)
 }
 
-/// The values that a driver writes before it kicks.
+/// The driver that writes the queue's values before it kicks.
 struct Driver<'m> {
     memory: &'m Watched,
     next_buffer: u64,
@@ -74,10 +74,10 @@ impl Driver<'_> {
         let mut set = |bit: u8, flag: u32| flags |= if shape & bit == 0 { 0 } else { flag as u16 };
         set(1, VRING_DESC_F_NEXT);
         set(2, VRING_DESC_F_WRITE);
-        // Mostly so that chains do not overlap: only then is reading twice a fault of this crate.
+        // Most chains do not overlap: only then is reading a byte twice a fault of this crate.
         if bytes.ratio(1, if at == 0 && !indirect { 4 } else { 64 })? {
             set(4, VRING_DESC_F_INDIRECT);
-            // At a table in the same place another chain may be at work.
+            // Another chain may use a table in the same place.
             self.tidy &= !indirect && at == 0;
             let length = 16 * u32::from(bytes.arbitrary::<u8>()? % 20);
             return Ok(Descriptor::new(INDIRECT, length, flags, at + 1));
@@ -87,7 +87,7 @@ impl Driver<'_> {
             let next = u16::from(bytes.arbitrary::<u8>()?) % (SIZE + 2);
             return Ok(Descriptor::new(bytes.arbitrary()?, bytes.arbitrary()?, flags, next));
         }
-        // A buffer of its own, with bytes for the device to read.
+        // The descriptor gets a separate buffer, with bytes for the device to read.
         let content = request(bytes)?;
         let length = content.len().max(usize::from(shape >> 2 & 7) * 8);
         let addr = self.next_buffer;
@@ -98,7 +98,7 @@ impl Driver<'_> {
     }
 }
 
-/// Mostly the beginning of a request.
+/// Returns bytes that are mostly the beginning of a request.
 fn request(bytes: &mut Unstructured<'_>) -> arbitrary::Result<Vec<u8>> {
     let [command, flags, ctx_id, length]: [u8; 4] = bytes.arbitrary()?;
     let mut content = Vec::new();
@@ -119,7 +119,7 @@ fn take_all(memory: &Watched, tidy: bool) -> usize {
     queue.try_set_avail_ring_address(GuestAddress(AVAILABLE)).expect("aligned");
     queue.try_set_used_ring_address(GuestAddress(USED)).expect("aligned");
     queue.set_ready(true);
-    // The answers are looked at here.
+    // This function itself looks at the answers.
     let vring = unused_vring();
     let (mut taken, mut request) = (0, Vec::new());
     for _ in 0..2 * SIZE {
@@ -132,7 +132,7 @@ fn take_all(memory: &Watched, tidy: bool) -> usize {
         let header = pending.header();
         assert!(header.is_none() || request.len() >= HEADER_BYTES);
         let command = header.and_then(|header| Command::decode(&header, &request, &LIMITS).ok());
-        // Other targets fuzz its content.
+        // Other targets fuzz the command's content.
         let _ = command;
         taken += 1;
         answer(memory, pending);
@@ -145,12 +145,12 @@ pub(crate) fn unused_vring() -> Arc<Vring> {
     Arc::new(Vring::new(GuestMemoryAtomic::new(Regions::default())))
 }
 
-/// A request whose answer is due on such a queue.
+/// Makes a request whose answer is due on such a queue.
 pub(crate) fn pending(vring: &Arc<Vring>, header: Header) -> PendingResponse {
     PendingResponse::of(vring, header)
 }
 
-/// The answer is written where the chain allows it and nowhere else.
+/// Checks that the answer is written where the chain allows it and nowhere else.
 fn answer(memory: &Watched, pending: PendingResponse) {
     let before = contents(memory);
     let (segments, answer) = pending.into_answer(&Response::OkNodata);

@@ -15,10 +15,10 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::os::unix::net::UnixStream;
 use std::sync::{Arc, LazyLock};
 
-/// Bytes of the files that guest memory is made of.
+/// Bytes of each file of guest memory.
 const MEMORY: u64 = 0x1_0000;
 const PAGE: u64 = 0x1000;
-/// The address at which the frontend says guest memory is in its own address space.
+/// The address of guest memory in the frontend's own address space, as the frontend states it.
 const USER: u64 = 0x7000_0000;
 /// Messages of one input; more would fill the socket with answers.
 const MESSAGES_MAX: usize = 24;
@@ -131,7 +131,7 @@ impl Said {
         if !files.is_empty() {
             ancillary.push(SendAncillaryMessage::ScmRights(&files));
         }
-        // Full: the rest is not said.
+        // If the socket is full, the rest is not sent.
         let _ = sendmsg(
             socket,
             &[IoSlice::new(&message)],
@@ -166,7 +166,7 @@ fn words(words: &[u64]) -> Vec<u8> {
     words.iter().flat_map(|word| word.to_le_bytes()).collect()
 }
 
-/// Mostly sensible values, in numbers of the vhost-user specification.
+/// Makes mostly sensible values, with the numbers of the vhost-user specification.
 impl Arbitrary<'_> for Said {
     fn arbitrary(u: &mut Unstructured<'_>) -> arbitrary::Result<Self> {
         let index = match u.int_in_range(0..=31u8)? {
@@ -196,20 +196,20 @@ impl Arbitrary<'_> for Said {
             26 => ([1, 15, 17, 36, 44][small as usize % 5], vec![], vec![]),
             _ => (u32::from(u.arbitrary::<u8>()? % 50), u.arbitrary()?, u.arbitrary()?),
         };
-        // Now and then other descriptors than belong there.
+        // Now and then the message carries other descriptors than it should.
         if u.ratio(1, 16)? {
             files = u.arbitrary()?;
         }
         files.truncate(9);
         let mut body = body;
         body.truncate(0x1000);
-        // Version 1, and whether an answer is wanted.
+        // The flags have version 1, and whether an answer is wanted.
         let flags = if u.ratio(1, 32)? { u.arbitrary()? } else { 1 | u32::from(u.arbitrary::<bool>()?) << 3 };
         Ok(Self { request, flags, body, files })
     }
 }
 
-/// Guest address, size, address in the frontend, offset in the file.
+/// Returns the bytes of a region: guest address, size, address in the frontend, offset in the file.
 fn region(u: &mut Unstructured<'_>) -> arbitrary::Result<Vec<u8>> {
     let [guest, pages, user, offset]: [u8; 4] = u.arbitrary()?;
     let wild = u.ratio(1, 16)?;
@@ -234,7 +234,7 @@ fn memory_table(u: &mut Unstructured<'_>) -> arbitrary::Result<(u32, Vec<u8>, Ve
     Ok((5, body, vec![0; count.into()]))
 }
 
-/// Index and flags, descriptor table, used ring, available ring, log.
+/// Returns the bytes of a queue's addresses: index and flags, descriptor table, used ring, available ring, log.
 fn addresses(index: u64, u: &mut Unstructured<'_>) -> arbitrary::Result<Vec<u8>> {
     let mut place = |page: u64| -> arbitrary::Result<u64> {
         Ok(match u.int_in_range(0..=63u8)? {

@@ -21,7 +21,7 @@ mod tests {
         committed.chain((0..300).map(random)).map(|bytes| fuzz(&bytes)).sum()
     }
 
-    /// Any bytes, the same in every run (splitmix64).
+    /// Returns any bytes, which are the same in every run (splitmix64).
     fn random(seed: u64) -> Vec<u8> {
         let words = (1..=128).map(|at| {
             let mixed = (seed << 32).wrapping_add(at).wrapping_mul(0x9e37_79b9_7f4a_7c15);

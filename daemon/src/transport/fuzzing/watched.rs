@@ -18,23 +18,23 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// Zeros; `change` is added to every byte before it is read again.
+    /// Makes memory of zeros; `change` is added to every byte before it is read again.
     pub(super) fn new(size: usize, change: u8) -> Self {
         let memory = GuestMemoryMmap::from_ranges(&[(GuestAddress(0), size)]).expect("memory");
         Self { memory, reads: RefCell::new(vec![0; size]), change }
     }
 
-    /// The memory itself, unwatched.
+    /// Returns the memory itself, unwatched.
     pub(super) fn plain(&self) -> &GuestMemoryMmap {
         &self.memory
     }
 
-    /// Nothing was read so far.
+    /// Forgets all reads so far.
     pub(super) fn forget(&self) {
         self.reads.borrow_mut().fill(0);
     }
 
-    /// A byte that was read twice, if there is one.
+    /// Returns a byte that was read twice, if there is one.
     pub(super) fn read_twice(&self) -> Option<usize> {
         self.reads.borrow().iter().position(|count| *count > 1)
     }

@@ -1,4 +1,4 @@
-//! A whole worker under a device process that says anything: it goes on or loses its context, and ends when its channel does.
+//! A whole worker under a device process that sends any messages: the worker goes on or loses its context, and ends with its channel.
 
 use super::words::{self, Place};
 use super::{MEMORY, RESOURCES, channels, memory_file, setup};
@@ -19,10 +19,10 @@ use vulkan::null;
 
 const MESSAGES_MAX: usize = 64;
 
-/// The time in which a worker has to end once its channel has. Not a measure of speed: it would wait for ever.
+/// The time in which a worker has to end once its channel has ended. It does not measure speed: a faulty worker would wait for ever.
 const END_MAX: Duration = Duration::from_secs(100);
 
-/// Fences that are opened are answered, and the worker ends with its channel.
+/// Checks that a worker answers all opened fences, and ends with its channel.
 pub fn fuzz_messages(bytes: &[u8]) -> usize {
     let mut bytes = Unstructured::new(bytes);
     let _exclusive = null::begin(bytes.len() as u64);
@@ -59,7 +59,7 @@ pub fn fuzz_messages(bytes: &[u8]) -> usize {
         std::thread::yield_now();
     }
     worker.join().expect("the worker does not panic");
-    // Who brought the driver up may be the last to let go of the context, and with it of the driver, which is another's then.
+    // The thread that started the driver may be the last to release the context and the driver, which the next run uses then.
     while context.strong_count() > 0 {
         assert!(start.elapsed() < END_MAX, "the context does not end");
         std::thread::yield_now();
@@ -74,7 +74,7 @@ struct Fences {
 }
 
 impl Fences {
-    /// Takes what the worker says.
+    /// Takes the worker's messages.
     fn listen(&mut self, peer: &Channel) {
         while let Ok(Some((message, _))) = peer.try_receive::<ToDevice>() {
             if let ToDevice::FenceSignalled(_) = message {
@@ -85,7 +85,7 @@ impl Fences {
     }
 }
 
-/// Descriptors that are not what they should be.
+/// Descriptors of the wrong kind.
 static ODD_FILES: LazyLock<[OwnedFd; 4]> = LazyLock::new(|| {
     let unsealed = memfd_create("fuzz", MemfdFlags::CLOEXEC).expect("a memory file");
     ftruncate(&unsealed, MEMORY).expect("it has a size");

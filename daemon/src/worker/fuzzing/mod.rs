@@ -1,4 +1,4 @@
-//! Entry points for fuzzing a worker in this process: hostile streams, rings whose words change under its hands, and messages in any order.
+//! Entry points for fuzzing a worker in this process: hostile streams, rings whose words change while it reads them, and messages in any order.
 //!
 //! Everything is real but the driver below ([`vulkan::null`]). [`fuzz_ring`] runs one ring on the calling thread and changes its shared words
 //! between commands; [`fuzz_messages`] runs a whole worker with all its threads; [`fuzz_steps`] rebuilds a context. Each returns how many commands,
@@ -26,7 +26,7 @@ use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use vulkan::null;
 
-/// Bytes are decoded as a snapshot, or read as a journal, or refused. Returns the number of parts in it.
+/// Decodes bytes as a snapshot and reads them as a journal, or refuses them. Returns the number of parts.
 pub fn fuzz_snapshot(bytes: &[u8]) -> usize {
     fuzz_decode(bytes) + fuzz_read(bytes)
 }
@@ -70,7 +70,7 @@ fn attach_all(resources: &Resources) -> Vec<Arc<Mapping>> {
         attached.expect("it can be mapped twice");
         Arc::new(mapping)
     };
-    // Known, so that no thread waits for them, and of no use.
+    // The worker knows these ids, so no thread waits for them, but they have no memory.
     [0, RESOURCES.end() + 1].into_iter().for_each(|id| resources.attach_memory(ResourceId(id), None, 0));
     RESOURCES.map(attach).collect()
 }
@@ -90,7 +90,7 @@ mod tests {
         committed.chain((0..random).map(self::random)).map(|bytes| fuzz(&bytes)).sum()
     }
 
-    /// Any bytes, the same in every run (splitmix64).
+    /// Returns random bytes, the same in every run (splitmix64).
     fn random(seed: u64) -> Vec<u8> {
         let words = (1..=256).map(|at| {
             let mixed = (seed << 32).wrapping_add(at).wrapping_mul(0x9e37_79b9_7f4a_7c15);

@@ -1,7 +1,7 @@
-//! Records the commands of real clients, as seeds: those of a worker, in the order in which they are executed.
+//! Records the commands of real clients as seeds: the commands of one worker, in the order of execution.
 //!
 //! With `FUZZ_RECORD=<folder>` each worker that may write there (`--sandbox=none`) leaves a file with its commands, one behind the other,
-//! as the target `venus_stream` reads them. Of commands that come again and again the first few are kept, and no long one.
+//! as the target `venus_stream` reads them. It keeps the first few commands of each kind, and no long command.
 
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
@@ -31,14 +31,14 @@ pub fn is_wanted() -> bool {
     RECORD.is_some()
 }
 
-/// A command is about to be executed; `bytes` is its encoding.
+/// Records a command that is about to be executed; `bytes` is its encoding.
 pub fn command(number: i32, bytes: &[u8]) {
     let Some(record) = RECORD.as_ref().filter(|_| bytes.len() <= LONGEST) else { return };
     let mut record = record.lock();
     let kept = record.kept.entry(number).or_default();
     *kept += 1;
     if *kept <= KEPT {
-        // Commands that cannot be written are missing in a seed.
+        // If a command cannot be written, the seed lacks it.
         let _ = record.file.write_all(bytes);
     }
 }

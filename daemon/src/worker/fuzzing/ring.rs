@@ -31,7 +31,7 @@ pub fn fuzz_ring(bytes: &[u8]) -> usize {
     let layout = RingLayout { head: 0, tail: 64, status: 128, buffer: 192..192 + BUFFER, extra: 1216..1280 };
     let pages = Arc::clone(&memory[2]);
     let ring = Arc::new(Ring::new(pages, layout, Duration::ZERO).expect("the layout fits"));
-    // No other thread would publish later.
+    // No other thread publishes a position later.
     ring.publish_virtqueue_seqno(u64::MAX);
     if publish(&memory, &mut guest).is_err() {
         return 0;
@@ -44,7 +44,7 @@ pub fn fuzz_ring(bytes: &[u8]) -> usize {
         taken += 1;
         position = position.wrapping_add(length as u32);
         let _ = change(&memory, &mut guest);
-        // With nothing to do a ring waits, and no thread would wake it.
+        // An empty ring would wait, and no thread would wake it.
         let tail = memory[2].word(64).expect("it is there").load(Ordering::SeqCst);
         if tail == position || taken >= COMMANDS_MAX || guest.is_empty() {
             ring.end();
@@ -61,10 +61,10 @@ pub fn fuzz_ring(bytes: &[u8]) -> usize {
     taken
 }
 
-/// The guest's first commands, and streams and replies to name.
+/// Publishes the guest's first commands, and streams and replies to name.
 fn publish(memory: &[Arc<Mapping>], guest: &mut Unstructured<'_>) -> Result<()> {
     let mut streams = Vec::new();
-    // Two of 16 bytes without a reply, which most streams consist of.
+    // Two commands of 16 bytes without a reply; most streams consist of these.
     for _ in 0..2 {
         streams.extend([137u32, 0, 1, 0].iter().flat_map(|word| word.to_le_bytes()));
     }
@@ -87,7 +87,7 @@ fn publish(memory: &[Arc<Mapping>], guest: &mut Unstructured<'_>) -> Result<()> 
     if tail == 0 { Err(arbitrary::Error::NotEnoughData) } else { Ok(()) }
 }
 
-/// The guest changes one of its words.
+/// Changes one of the guest's words.
 fn change(memory: &[Arc<Mapping>], guest: &mut Unstructured<'_>) -> Result<()> {
     let how: u8 = guest.arbitrary()?;
     let words = &memory[2];

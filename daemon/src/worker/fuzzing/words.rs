@@ -8,14 +8,14 @@ use protocol::venus::generated::{
     WaitVirtqueueSeqnoMESA, WriteRingExtraMESA,
 };
 
-/// The way that a command is sent: some belong to one of the two only.
+/// The way that a command is sent: some commands may use only one of the two.
 #[derive(Clone, Copy, PartialEq, Eq)]
 pub(super) enum Place {
     Virtqueue,
     Ring,
 }
 
-/// Encodes one command; now and then one that does not belong there, or random bytes.
+/// Encodes one command; now and then a command that does not belong there, or random bytes.
 pub(super) fn command(u: &mut Unstructured<'_>, place: Place) -> Result<Vec<u8>> {
     let choices: &[u8] = match place {
         _ if u.ratio(1, 64)? => &[3, 7, 8, 9, 10, 11, 12, 13, 15],
@@ -56,7 +56,7 @@ pub(super) fn command(u: &mut Unstructured<'_>, place: Place) -> Result<Vec<u8>>
 struct Words(Vec<u32>);
 
 impl Words {
-    /// Number and flags: a reply is wanted or not.
+    /// Appends number and flags: a reply is wanted or not.
     fn head(&mut self, number: i32, u: &mut Unstructured<'_>) -> Result<()> {
         self.0.extend([number as u32, u32::from(u.arbitrary::<bool>()?)]);
         Ok(())
@@ -66,7 +66,7 @@ impl Words {
         self.0.extend(longs.iter().flat_map(|long| [*long as u32, (*long >> 32) as u32]));
     }
 
-    /// Resource, offset and size: mostly from the start of the first one, where streams are, or in the second, where replies go.
+    /// Appends resource, offset and size: mostly at the start of the first resource, where streams are, or in the second, where replies go.
     fn stream(&mut self, u: &mut Unstructured<'_>, usual: u32) -> Result<()> {
         if u.ratio(7, 8)? {
             self.0.push(usual);
@@ -84,7 +84,7 @@ impl Words {
     }
 }
 
-/// A multiple of 4 below `bound`, or anything.
+/// Returns a multiple of 4 below `bound`, or any number.
 fn number(u: &mut Unstructured<'_>, bound: u64) -> Result<u64> {
     if u.ratio(1, 32)? {
         u.arbitrary()
@@ -101,7 +101,7 @@ fn set_reply(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     Ok(words.bytes())
 }
 
-/// Without reply positions and dependencies.
+/// Encodes indirect streams without reply positions and dependencies.
 fn execute_streams(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     let mut words = Words(Vec::new());
     words.head(ExecuteCommandStreamsMESA::NUMBER, u)?;
@@ -115,7 +115,7 @@ fn execute_streams(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     Ok(words.bytes())
 }
 
-/// Mostly the layout of a ring of 1024 bytes in one of the resources, with a monitor.
+/// Encodes the creation of a ring, mostly of 1024 bytes in one of the resources, with a monitor.
 fn create_ring(u: &mut Unstructured<'_>) -> Result<Vec<u8>> {
     const CREATE_INFO: u32 = 1_000_384_000;
     const MONITOR_INFO: u32 = 1_000_384_006;

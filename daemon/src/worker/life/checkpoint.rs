@@ -1,7 +1,7 @@
 //! A checkpoint: the context as it is at a moment, written into a memory file that the device process keeps. Should this process die by itself, a
-//! successor builds the context up from there and from the journal (`worker::journal`), which has what was executed since.
+//! successor builds the context up from there and from the journal (`worker::journal`), which has the commands executed since.
 //!
-//! It has the same bytes as what a worker hands over. The context goes on at once.
+//! A checkpoint has the same bytes as a handed-over context. The context goes on at once.
 
 use super::hand_over::{come_to_rest, written};
 use super::snapshot::CacheParts;
@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use vulkan::snapshot::step::Step;
 use vulkan::snapshot::{Carry, NotMovable, Prelude};
 
-/// Time that rings have to stop between two commands. If one needs longer, its command takes long, and the other rings are not kept waiting for it.
+/// Time that rings have to stop between two commands. A ring that needs longer executes a long command, and the other rings do not wait for that.
 const STOP_MAX: Duration = Duration::from_millis(200);
 
 /// Time that submissions of a busy context have to complete, and fences to pass. No commands are executed meanwhile.
@@ -82,15 +82,15 @@ pub(super) fn write<B: Backend>(
 /// The worker keeps the data of pipeline caches beside the journal.
 #[derive(Debug, Default)]
 pub(super) struct CacheDataKept {
-    /// The worker looks no sooner whether there is more.
+    /// The time before which the worker does not look for new data.
     next: Option<Instant>,
 }
 
-/// The worker then leaves it alone for so many times as long as that took.
+/// After a look the worker pauses for so many times as long as the look took.
 const CACHE_PAUSE: u32 = 100;
 
 impl CacheDataKept {
-    /// Keeps what there is by now, if there is a journal and something new. Commands go on meanwhile.
+    /// Keeps the data of pipeline caches, if there are new ones and a journal. Commands go on meanwhile.
     fn keep<B: Backend>(&mut self, context: &Context<B>) {
         let start = Instant::now();
         let Some(journal) = context.journal.get().filter(|_| self.next.is_none_or(|next| start >= next))

@@ -14,8 +14,8 @@ static NUMBERS: AtomicU32 = AtomicU32::new(1);
 type Written = (u32, Vec<u8>);
 
 impl Peer {
-    /// Has the worker write a checkpoint into a file of so many bytes; returns its answer, and the file. A ring that has not come to rest in time is
-    /// not what a test is about.
+    /// Has the worker write a checkpoint into a file of so many bytes; returns its answer, and the file. Repeats the request while a ring does not
+    /// come to rest in time: no test is about that.
     fn writes_checkpoint(&self, bytes: u64) -> (ToDevice, OwnedFd) {
         let (_, answer, file) = self.writes_numbered(bytes);
         (answer, file)
@@ -40,7 +40,7 @@ impl Peer {
         self.status.checkpoint().current().is_some()
     }
 
-    /// Waits until the mark says so. It is set behind the answer.
+    /// Waits until the mark has this value. The worker sets the mark after its answer.
     fn becomes_current(&self, is_current: bool) {
         let start = Instant::now();
         while self.is_current() != is_current {
@@ -60,7 +60,7 @@ impl Peer {
     fn checkpoint(&self) -> Written {
         let (number, answer, file) = self.writes_numbered(1 << 20);
         let ToDevice::CheckpointWritten { bytes, .. } = answer else { panic!("{answer:?}") };
-        // Not any: the mark may have the number of the one before still.
+        // Not any number: the mark may still have the number of the checkpoint before.
         let start = Instant::now();
         while self.status.checkpoint().current() != Some(number) {
             assert!(start.elapsed() < LONG, "the mark does not have its number");
@@ -114,14 +114,14 @@ fn a_successor_goes_on_from_a_checkpoint_as_from_a_worker() {
     let ToDevice::CheckpointWritten { bytes, .. } = answer else { panic!("{answer:?}") };
     old.becomes_current(true);
     let calls = old.calls();
-    // Its worker is dead: it does nothing any more.
+    // The worker is dead, so the ring does nothing any more.
     ring.word(128).store(0, SeqCst);
     old.end();
     let mut checkpoint = vec![0; bytes as usize];
     Mapping::new(&file, bytes).unwrap().copy_out(0, &mut checkpoint).unwrap();
     let (writes, reads) = Channel::pair().unwrap();
     new.takes_over_from(&reads);
-    // A piece that the context held, and that nothing is made of, goes back.
+    // A piece that the context held, and that the successor does not use, goes back.
     let spare = shm::create("test", 4096).unwrap();
     writes.send(&HandOver::File { memory: MemoryName::Piece(MemoryId(9)) }, Some(spare.as_fd())).unwrap();
     writes.send(&HandOver::Bytes(checkpoint), None).unwrap();
@@ -174,7 +174,7 @@ fn a_successor_is_brought_the_data_of_pipeline_caches() {
         let journal = old.keeps_journal();
         *old.fake.caches.lock() = Some(kept.clone());
         old.checkpoint();
-        // What has not changed since stays.
+        // Data that have not changed since are kept.
         *old.fake.caches.lock() = None;
         let checkpoint = old.checkpoint();
         old.end();
@@ -224,7 +224,7 @@ fn whatever_is_executed_takes_the_mark_away() {
             peer.channel.send(&export, None).unwrap();
             assert!(matches!(peer.answer(), ToDevice::BlobExported { .. }));
         },
-        // A ring or a reply stream may lie there.
+        // A ring or a reply stream may lie in the detached resource.
         &|_| {
             peer.channel.send(&ToWorker::DetachResource { resource_id: ResourceId(20) }, None).unwrap();
         },
@@ -237,7 +237,7 @@ fn whatever_is_executed_takes_the_mark_away() {
     }
     assert!(matches!(peer.writes_checkpoint(1 << 20).0, ToDevice::CheckpointWritten { .. }));
     peer.becomes_current(true);
-    // What a context sees is shown to its successor as well.
+    // The device process shows the resources of a context to its successor as well.
     peer.shared_memory(21, 4096);
     assert!(peer.silent() && peer.is_current());
     peer.end();
@@ -296,7 +296,7 @@ fn journalled() -> Journalled {
     Journalled { ring: GuestRing { memory, tail: 0 }, old, new, streams, replies, checkpoint, journal }
 }
 
-/// The bytes of what a worker has executed again.
+/// Returns the bytes of the commands that a worker has executed again.
 fn replayed(peer: &Peer) -> Vec<Vec<u8>> {
     peer.fake.replayed.lock().clone()
 }
@@ -310,12 +310,12 @@ fn a_successor_executes_again_what_the_journal_has_and_goes_on_behind_it() {
     let head = ring.push(&BLOCK);
     ring.wait(head);
     assert!(old.is_current(), "the journal has everything");
-    // Messages that change nothing, and one that a ring hears.
+    // Commands that change nothing, and one that tells a ring a position.
     old.submit_and_wait(&wait_ring(1, head));
     old.submit_and_wait(&submit_seqno(1, 7));
     assert!(old.is_current());
     old.end();
-    // It may have died before the guest could know what it had executed.
+    // The worker may have died before the guest could know which commands it had executed.
     ring.word(0).store(0, SeqCst);
     ring.word(128).store(0, SeqCst);
     new.follows(checkpoint, &journal);
@@ -342,7 +342,7 @@ fn a_successor_executes_the_rest_of_streams_that_a_command_names() {
     let head = ring.push(&execute_streams(&[[20, 0, 4 * stream.len() as u32]]));
     old.blocks();
     assert!(old.is_current());
-    // As if it died now: what it does from here on is not seen.
+    // The copy is taken as if the worker died now: the successor does not see later notes.
     let left = Journal::create().unwrap();
     let mut pages = vec![0; shm::journal::JOURNAL_BYTES as usize];
     File::from(journal).read_exact_at(&mut pages, 0).unwrap();
@@ -453,7 +453,7 @@ fn a_ring_that_waits_looks_whether_submissions_are_complete() {
 
 #[test]
 fn a_journal_that_makes_no_sense_is_refused() {
-    // A log of more entries than there is room for, and one of a ring that is not there.
+    // A log of more entries than there is room for, and a log of a ring that does not exist.
     for (at, word) in [(16, u64::MAX), (8, 99)] {
         let Journalled { old, new, mut ring, checkpoint, journal, .. } = journalled();
         let head = ring.push(&DESTROY);

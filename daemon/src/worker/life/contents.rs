@@ -18,7 +18,7 @@ const SLOT_BYTES: u64 = 16 << 20;
 /// The number of slots, at most: those that one worker copies out of and the other into, and those on the way.
 const SLOTS: u32 = 4;
 
-/// The slots that one device copies at once: the next is begun before the last has ended, so that the bus is never idle.
+/// The slots that one device copies at once: the next copy begins before the last has ended, so that the bus is never idle.
 const AT_ONCE: u32 = 2;
 
 /// The slots of a memory file.
@@ -29,17 +29,17 @@ pub(super) struct Slots {
 }
 
 impl Slots {
-    /// The slots for so many bytes in all: whole pages, at least one.
+    /// Returns the slots for so many bytes in all: whole pages, at least one.
     fn for_bytes(all: u64) -> Self {
         let bytes = all.min(SLOT_BYTES);
         Self { count: u32::try_from(all.div_ceil(bytes)).unwrap_or(SLOTS).min(SLOTS), bytes }
     }
 
-    /// The slots that another worker wants.
+    /// Returns the slots that another worker announces.
     ///
     /// # Errors
     ///
-    /// An honest worker would announce another number or another size.
+    /// The number or the size is not what an honest worker announces.
     fn announced(count: u32, bytes: u64) -> Result<Self, ContextLost> {
         let page = rustix::param::page_size() as u64;
         match (1..=SLOTS).contains(&count)
@@ -51,12 +51,12 @@ impl Slots {
         }
     }
 
-    /// Bytes of all slots.
+    /// Returns the bytes of all slots.
     fn all(self) -> u64 {
         u64::from(self.count) * self.bytes
     }
 
-    /// The parts that so many bytes pass in, each with the place of its slot.
+    /// Returns the parts in which so many bytes pass, each with the place of its slot.
     fn parts(self, all: u64) -> impl Iterator<Item = (Range<u64>, u64)> {
         (0..all.div_ceil(self.bytes)).map(move |at| {
             let start = at * self.bytes;
@@ -73,11 +73,11 @@ pub(super) struct Outgoing {
 }
 
 impl Outgoing {
-    /// Makes room for contents on their way, within the memory that the context may have.
+    /// Makes room for contents that are sent, within the memory that the context may have.
     ///
     /// # Errors
     ///
-    /// There is none now, or the driver does not take it.
+    /// The context may not have the memory now, or the driver does not take it.
     pub(super) fn new(
         mut contents: Box<dyn Contents>,
         allowance: &dyn Allowance,
@@ -106,7 +106,7 @@ impl Outgoing {
     pub(super) fn send(mut self, link: &Link) -> Result<(), NotMovable> {
         let (mut on_the_way, mut begun) = (0, 0);
         for (part, slot) in self.slots.parts(self.contents.bytes()) {
-            // No slot is free: meanwhile the other worker hears of copies that end.
+            // While no slot is free, the other worker is told of copies that end.
             while on_the_way == self.slots.count {
                 let heard = if begun == 0 { link.receive().map(Some) } else { link.try_receive() };
                 if is_emptied(heard)? {
@@ -127,14 +127,14 @@ impl Outgoing {
         (0..on_the_way).try_for_each(|_| is_emptied(link.receive().map(Some)).map(drop))
     }
 
-    /// Waits until the device has filled the next slot, and says so.
+    /// Waits until the device has filled the next slot, and tells the other worker.
     fn one_filled(&mut self, link: &Link) -> Result<(), NotMovable> {
         self.contents.finish().map_err(|lost| NotMovable::for_now(lost.to_string()))?;
         link.send(&HandOver::Filled, None).map_err(|error| NotMovable::for_now(error.to_string()))
     }
 }
 
-/// Returns whether the other worker has emptied a slot, by what was heard of it.
+/// Returns whether the other worker has emptied a slot, by its message.
 fn is_emptied(heard: Result<Option<(HandOver, Option<OwnedFd>)>, LinkError>) -> Result<bool, NotMovable> {
     match heard {
         Ok(None) => Ok(false),
@@ -151,13 +151,13 @@ pub(super) struct Incoming {
 }
 
 impl Incoming {
-    /// The slots that another worker has announced.
+    /// Takes the slots that another worker has announced.
     ///
     /// # Errors
     ///
-    /// An honest worker would announce other slots.
+    /// The slots are not those of an honest worker.
     pub(super) fn announced(count: u32, bytes: u64, file: OwnedFd) -> Result<Self, ContextLost> {
-        // The file counts for the worker that was granted it, and is given back when that ends.
+        // The file counts for the worker that was granted it, and goes back when that worker ends.
         let file = Arc::new(MemoryFile::new(file, Piece::uncounted()));
         Ok(Self { file, slots: Slots::announced(count, bytes)? })
     }
@@ -198,7 +198,7 @@ mod tests {
     const PAGE: u64 = 4096;
     const PARTS: u64 = 16;
 
-    /// Contents that are nowhere, with the number of copies that have begun and have not ended, and of those that began while no other ran.
+    /// Contents without memory. They count the copies that run, and the copies that began while no other ran.
     #[derive(Clone, Default)]
     struct Counted {
         running: Arc<AtomicUsize>,

@@ -1,4 +1,4 @@
-//! The old worker's side: come to rest, and write everything down.
+//! The old worker's side of a hand-over: it comes to rest and writes everything down.
 
 use super::contents::Outgoing;
 use super::link::{Link, LinkError};
@@ -18,18 +18,18 @@ use std::os::fd::AsFd as _;
 use std::time::{Duration, Instant};
 use vulkan::snapshot::{Carry, NotMovable, Prelude, Saved, SavedFile};
 
-/// The time in which rings have to come to rest. Only the driver keeps one for longer, compiling a pipeline for example.
+/// The time in which rings have to come to rest. Only the driver keeps a ring busy for longer, for example with a pipeline to compile.
 const REST_MAX: Duration = patience(10);
 
-/// The time in which fences have to be passed whose submissions have completed.
+/// The time in which the fences of completed submissions have to pass.
 const FENCES_MAX: Duration = patience(10);
 
 /// Bytes of one message.
 const CHUNK: usize = INLINE_SUBMIT_MAX;
 
-/// Hands a context over to a successor that has built up the `prelude`, with what is `left` of the messages to this worker. Waits up to `drain_max` for
-/// submissions. To be called between two commands of the virtqueue's stream, whose executor is `virtqueue`. If this worker stays, all rings have to be told to go on later ([`Context::go_on`]),
-/// whether the hand-over has failed or not.
+/// Hands a context over to a successor that has built up the `prelude`, with the messages to this worker that are `left`. Waits up to `drain_max` for
+/// submissions. The caller is between two commands of the virtqueue's stream, whose executor is `virtqueue`. If this worker stays, the caller has to
+/// tell all rings to go on later ([`Context::go_on`]), whether the hand-over has failed or not.
 ///
 /// # Errors
 ///
@@ -110,12 +110,12 @@ pub(super) fn written<B: Backend>(
     Ok((bytes?, files))
 }
 
-/// Returns whether a reply stream is gone for good, and too large to be made up.
+/// Returns whether a reply stream has lost its resource, and is too large to be replaced by private memory.
 fn is_lost(executor: &AtRest) -> bool {
     executor.reply.is_some_and(|place| place.resource.is_none() && place.size > UNREAD_MAX)
 }
 
-/// Waits until all fences of the guest's kernel have passed. They pass in a moment, as everything has completed.
+/// Waits until all fences of the guest's kernel have passed. They pass soon, as all submissions have completed.
 fn fences_have_passed<B: Backend>(context: &Context<B>, max: Duration) -> Result<(), NotMovable> {
     let start = Instant::now();
     while !context.fences.have_passed() {
@@ -127,14 +127,14 @@ fn fences_have_passed<B: Backend>(context: &Context<B>, max: Duration) -> Result
     Ok(())
 }
 
-/// Sends descriptors, each with the memory that it is.
+/// Sends descriptors, each with the name of its memory.
 pub(super) fn send_files(link: &Link, files: &[SavedFile]) -> Result<(), LinkError> {
     files.iter().try_for_each(|file| {
         link.send(&HandOver::File { memory: file.name() }, file.file().map(|file| file.as_fd()))
     })
 }
 
-/// Sends bytes, as many in a message as it takes.
+/// Sends bytes, as many in each message as it can carry.
 pub(super) fn send_bytes(link: &Link, bytes: &[u8]) -> Result<(), LinkError> {
     bytes.chunks(CHUNK).try_for_each(|chunk| link.send(&HandOver::Bytes(chunk.to_vec()), None))
 }

@@ -6,7 +6,7 @@ use config::{MemoryName, PerHeap, Wanted};
 use rustix::net::{Shutdown, shutdown};
 
 impl Peer {
-    /// Has the worker hand over; answers what a successor reads from.
+    /// Has the worker hand over; returns the channel that a successor reads from.
     pub(super) fn hands_over(&self) -> Channel {
         let (ours, theirs) = Channel::pair().unwrap();
         self.channel.send(&ToWorker::HandOver { copies: true, goes_on: true }, Some(theirs.as_fd())).unwrap();
@@ -16,7 +16,7 @@ impl Peer {
     /// Has the worker hand over to a successor that is dead.
     pub(super) fn hands_over_to_nobody(&self) {
         let (ours, theirs) = Channel::pair().unwrap();
-        // Not closed: a process that another test starts has what this one has open until it executes its program.
+        // Not closed: a process that another test starts keeps the descriptors of this one open until it executes its program.
         shutdown(&ours, Shutdown::Both).unwrap();
         self.channel.send(&ToWorker::HandOver { copies: true, goes_on: true }, Some(theirs.as_fd())).unwrap();
     }
@@ -51,7 +51,7 @@ impl Peer {
         self.fake.calls.load(SeqCst)
     }
 
-    /// Has everything handed over to nobody in particular.
+    /// Has everything handed over, and returns the messages.
     fn rests(&self) -> Vec<HandOver> {
         let link = self.hands_over();
         let mut said = Vec::new();
@@ -72,7 +72,7 @@ impl Peer {
     }
 }
 
-/// One worker hands over to another.
+/// Has one worker hand over to another.
 pub(super) fn hand_over(old: &Peer, new: &Peer, has_contents: bool) {
     let (from, to) = Channel::pair().unwrap();
     old.channel.send(&ToWorker::HandOver { copies: true, goes_on: true }, Some(from.as_fd())).unwrap();
@@ -117,7 +117,7 @@ fn a_worker_that_handed_over_rests_alive_and_goes_on_as_if_nothing_had_been() {
         }
         peer.goes_on();
         idle.wait(head);
-        // Once more, from its start.
+        // The blocked command is executed once more, from its start.
         peer.is_blocked();
         assert_eq!(peer.calls(), before + 2, "round {round}");
     }
@@ -125,7 +125,7 @@ fn a_worker_that_handed_over_rests_alive_and_goes_on_as_if_nothing_had_been() {
     waiting.wait(waiting_head);
     peer.fake.set.store(true, SeqCst);
     blocked.wait(blocked_head);
-    // A hand-over that was called off when it had failed.
+    // A hand-over that was called off after it had failed.
     peer.goes_on();
     peer.submit_and_wait(&VERSION);
     peer.end();
@@ -178,7 +178,7 @@ fn a_worker_that_cannot_hand_over_stays_and_goes_on() {
     peer.channel.send(&ToWorker::HandOver { copies: true, goes_on: true }, None).unwrap();
     peer.expect_stays("without its socket", false);
     goes_on();
-    // The ring's memory is not what its id stands for.
+    // The resource id of the ring stands for other memory now.
     peer.shared_memory(10, 4096);
     let _link = peer.hands_over();
     peer.expect_stays("ring lies in memory", true);
@@ -232,7 +232,7 @@ fn a_successor_goes_on_at_the_right_byte_and_replies_in_the_right_place() {
     let kind = ResourceKind::DeviceMemory { mappable: true, memory: Some(MemoryId(4)) };
     new.attach(30, &files[1].as_fd().try_clone_to_owned().unwrap(), 4096, kind);
     *old.fake.files.lock() = files.to_vec();
-    // Around the end of the buffer, with a position of the virtqueue that comes no more.
+    // The ring wraps around the end of its buffer, and the position of the virtqueue is not sent again.
     for _ in 0..100 {
         let head = ring.push(&VERSION);
         ring.wait(head);
@@ -268,7 +268,7 @@ fn a_successor_goes_on_at_the_right_byte_and_replies_in_the_right_place() {
     replies.copy_out(100, &mut said).unwrap();
     let version = [137, 0, 1, 0, 0x1234];
     assert_eq!(said.as_slice(), bytes(&[&version[..], &version, &[0, 0]].concat()));
-    // It is a worker like any other, which can hand over itself, and its rings are those of before.
+    // The successor is a worker like any other: it can hand over too, and its rings are the old ones.
     new.rests();
     new.goes_on();
     new.submit_and_wait(&wait_ring(1, head));
@@ -277,7 +277,7 @@ fn a_successor_goes_on_at_the_right_byte_and_replies_in_the_right_place() {
     new.expect_lost("no such ring");
     assert!(other.is_fatal());
     new.fake.files.lock().clear();
-    // That of the resource is the resource's.
+    // The piece of the resource stays with the resource.
     for _ in 0..2 {
         assert_eq!(new.answer(), ToDevice::MemoryReturned { memory: MemoryId(3) });
     }
@@ -298,13 +298,13 @@ fn a_successor_builds_the_prelude_up_while_the_worker_goes_on() {
         let head = ring.push(&VERSION);
         ring.wait(head);
     }
-    // What cannot be written down now is nothing to be built up.
+    // If the prelude cannot be written now, the successor builds nothing.
     *old.fake.stays.lock() = Some(NotMovable::for_now("busy"));
     old.prepares(&new);
     assert_eq!(new.answer(), ToDevice::PreludeBuilt { is_at_home: true });
     assert_eq!(new.fake.preludes.load(SeqCst), 2);
     *old.fake.stays.lock() = None;
-    // It sees what comes meanwhile, and takes over like any other.
+    // The successor sees new resources meanwhile, and takes over like any other.
     shared(20, &[&new]);
     let link = old.hands_over();
     new.takes_over_from(&link);
@@ -412,7 +412,7 @@ fn what_is_no_snapshot_is_not_taken_over() {
         assert!(peer.silent());
         peer.end();
     }
-    // The old one is as it was.
+    // The old worker is as before.
     good.goes_on();
     good.submit_and_wait(&wait_ring(1, 0));
     good.end();
@@ -468,14 +468,14 @@ fn what_nothing_is_made_of_goes_back_behind_what_says_that_it_was_taken_over() {
     new.end();
 }
 
-/// Contents of memory of so many bytes, no two pages alike.
+/// Returns contents of so many bytes, no two pages alike.
 pub(super) fn contents(bytes: usize) -> Vec<u8> {
     let word = |at: u64| at.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
     (0..bytes as u64 / 8).flat_map(word).collect()
 }
 
 impl Peer {
-    /// Gives the worker the memory that it asks for; answers its bytes.
+    /// Gives the worker the memory that it asks for; returns the number of bytes.
     pub(super) fn grants(&self) -> u64 {
         let ToDevice::MemoryWanted { request, wanted: Wanted::Pages(bytes) } = self.answer() else {
             panic!("something else than pages is wanted")
@@ -610,7 +610,7 @@ fn a_worker_ends_with_its_channel_while_it_rests_or_hands_over_or_takes_over() {
     std::thread::sleep(Duration::from_millis(20));
     waits.end();
     let hands_over = Peer::start();
-    // More than a socket holds, for somebody who does not read.
+    // More files than a socket holds, for a peer that does not read.
     let piece = |id| Piece::new(MemoryId(id), Lease::new(|| ()));
     let file = |id| Arc::new(MemoryFile::new(shm::create("test", 4096).unwrap(), piece(id)));
     *hands_over.fake.files.lock() = (0..600).map(file).collect();
@@ -619,7 +619,7 @@ fn a_worker_ends_with_its_channel_while_it_rests_or_hands_over_or_takes_over() {
     hands_over.end();
 }
 
-/// A worker whose virtqueue waits for a ring that is blocked in the driver, and has been told to export memory behind that.
+/// Has a worker's virtqueue wait for a ring that is blocked in the driver, with an export of memory behind the wait.
 pub(super) fn waiting_for_a_ring(peer: &Peer, memory: Arc<Mapping>) -> GuestRing {
     peer.submit_and_wait(&create_ring(1, 10));
     let mut ring = GuestRing { memory, tail: 0 };
@@ -648,7 +648,7 @@ fn a_wait_for_a_ring_is_handed_over_with_what_comes_behind_it() {
     new.fake.set.store(true, SeqCst);
     assert_eq!(new.answer(), ToDevice::FenceSignalled(fence(0, 1)));
     assert!(matches!(new.answer(), ToDevice::BlobExported { resource_id: ResourceId(31), .. }));
-    // The command that was blocked, and the one behind the wait. That ahead of the wait was executed by the predecessor.
+    // The blocked command, and the command behind the wait. The predecessor has executed the command ahead of the wait.
     assert_eq!(new.calls(), calls + 2);
     let head = ring.push(&VERSION);
     ring.wait(head);
@@ -663,12 +663,12 @@ fn a_worker_that_stays_goes_on_with_the_wait_and_with_what_comes_behind_it_in_it
         peer.hands_over_to_nobody();
         assert!(matches!(peer.answer(), ToDevice::Stays { .. }));
         peer.is_blocked();
-        // It can be called off as well when it is done.
+        // A hand-over can be called off even when it is done.
         peer.rests();
         peer.goes_on();
         peer.is_blocked();
     }
-    // One that no submission names, and then one that may be named: its number is a word of the wait.
+    // First a resource that no submission names, then a resource that may be named: its id is a word of the wait.
     for (resource_id, why) in [(77, "the other worker is gone"), (1, "may name a resource that is gone")] {
         let resource_id = ResourceId(resource_id);
         peer.channel.send(&ToWorker::DetachResource { resource_id }, None).unwrap();

@@ -1,8 +1,8 @@
-//! The journal of a dead worker, as its successor reads it: the commands that it has executed since its checkpoint, in their order, and
-//! where its rings were.
+//! The journal of a dead worker, as its successor reads it: the commands that the dead worker has executed since its checkpoint, in order, and the
+//! positions of its rings.
 //!
-//! The dead worker may have been taken over, so this is as hostile as a guest's stream: commands pass the decoder and all checks when they are executed
-//! again.
+//! The dead worker may have been taken over, so its journal is as hostile as a guest's stream: when commands are executed again, they pass the
+//! decoder and all checks.
 
 use super::snapshot::{CacheParts, Snapshot};
 use crate::worker::at_rest::{AtRest, RingAtRest};
@@ -22,7 +22,7 @@ use std::os::unix::fs::FileExt as _;
 use vulkan::snapshot::step::Step;
 use vulkan::{ContextLost, InheritedError};
 
-/// The commands that are to be executed again, in their order. Each of them is one or several.
+/// The commands that are to be executed again, in their order. An entry is one command or several.
 #[derive(Debug, Default, PartialEq, Eq)]
 pub(super) struct Journal {
     bytes: Vec<u8>,
@@ -30,7 +30,7 @@ pub(super) struct Journal {
 }
 
 impl Journal {
-    /// Reads the journal behind the checkpoint of this number out of a file, and brings the rings of the snapshot to where they were.
+    /// Reads the journal behind the checkpoint of this number out of a file, and brings the rings of the snapshot to their last positions.
     ///
     /// # Errors
     ///
@@ -39,7 +39,7 @@ impl Journal {
         Self::read(|at, into| file.read_exact_at(into, at), number, snapshot)
     }
 
-    /// Reads the journal out of anything that can be read.
+    /// Reads the journal from any source.
     pub(super) fn read(
         fill: impl Fn(u64, &mut [u8]) -> io::Result<()>,
         number: u32,
@@ -73,7 +73,7 @@ impl Journal {
     }
 }
 
-/// Puts the data of pipeline caches ahead of the steps of the snapshot. Without them the driver compiles pipelines again.
+/// Puts the data of pipeline caches ahead of the steps of the snapshot. Without these data the driver compiles pipelines again.
 fn bring_along(data: Result<Vec<u8>, NoJournal>, snapshot: &mut Snapshot) {
     let again = |why: &dyn Display| log::debug!("pipelines are compiled again: {why}");
     match data {
@@ -149,11 +149,11 @@ fn bring_up(
 pub(in crate::worker) fn fuzz_read(bytes: &[u8]) -> usize {
     let (log, commands) = bytes.split_at(bytes.len().min(LOG_BYTES));
     let fill = |at: u64, into: &mut [u8]| {
-        // What the fuzzer does not say is zero.
+        // Bytes that the fuzzer does not give are zero.
         let (part, at) = match at {
             ..COMMANDS => (log, at),
             COMMANDS..JOURNAL_BYTES => (commands, at - COMMANDS),
-            // The same bytes, as the data of pipeline caches.
+            // The same bytes serve as the data of pipeline caches.
             _ => (commands, at - JOURNAL_BYTES),
         };
         let rest = usize::try_from(at).ok().and_then(|at| part.get(at..)).unwrap_or_default();
@@ -189,7 +189,7 @@ pub(in crate::worker) fn seed() -> Vec<u8> {
     bytes
 }
 
-/// Bytes of a log that a fuzzer says.
+/// Bytes of a log that a fuzzer gives.
 #[cfg(any(test, feature = "fuzzing"))]
 const LOG_BYTES: usize = 512;
 

@@ -7,7 +7,7 @@ use std::os::fd::{BorrowedFd, OwnedFd};
 use std::time::{Duration, Instant};
 use vulkan::{Cancel, Cause, InheritedError};
 
-/// One end.
+/// One end of that socket.
 pub(super) struct Link {
     channel: Channel,
     /// Set when the context ends.
@@ -15,7 +15,7 @@ pub(super) struct Link {
     deadline: Instant,
 }
 
-/// The reason why nothing more can be sent or received.
+/// The reason why no message can be sent or received any more.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum LinkError {
     /// The other end is closed.
@@ -48,7 +48,7 @@ pub(super) const PATIENCE: Duration = patience(60);
 const SLICE: Duration = Duration::from_millis(100);
 
 impl Link {
-    /// An end that came with a message; `cancel` ends all waits, as does the end of `patience`.
+    /// Makes an end of a socket that came with a message; `cancel` ends all waits, as does the end of `patience`.
     pub(super) fn new(socket: OwnedFd, cancel: Cancel, patience: Duration) -> Self {
         Self { channel: Channel::from_socket(socket), cancel, deadline: Instant::now() + patience }
     }
@@ -77,7 +77,7 @@ impl Link {
         }
     }
 
-    /// Returns a message if one is there.
+    /// Returns a message if one has come.
     pub(super) fn try_receive(&self) -> Result<Option<(HandOver, Option<OwnedFd>)>, LinkError> {
         self.channel.try_receive().map_err(|error| match error {
             ReceiveError::Closed => LinkError::Closed,
@@ -95,7 +95,7 @@ impl Link {
         }
     }
 
-    /// Waits for a moment, or until the socket is ready. The next try finds any fault of it.
+    /// Waits for a moment, or until the socket is ready. The next try finds any fault of the socket.
     fn wait(&self, wanted: PollFlags, left: Duration) {
         let _ = readiness::within(&self.channel, wanted, left.min(SLICE));
     }

@@ -1,4 +1,4 @@
-//! The prelude: the objects that a successor makes while the old worker still runs. Both sides of it.
+//! The prelude: the objects that a successor makes while the old worker still runs. This file has both sides.
 
 use super::hand_over::{send_bytes, send_files};
 use super::link::Link;
@@ -14,9 +14,9 @@ use std::time::Instant;
 use vulkan::snapshot::{Carry, NotMovable, Prelude, SavedFile};
 use vulkan::{ContextLost, MemoryFile, Piece};
 
-/// Writes down the objects that a successor can make already beside those that it has made `so_far`, and returns all of them. There are no more than
-/// before if the successor has to make all others later. Memory that is handed over is among them, of which this worker
-/// was granted what `allowances` have.
+/// Writes down the objects that a successor can already make, beside those that it has made `so_far`, and returns all of them. If the successor has
+/// to make all others later, none are added. The objects include memory that is handed over; `allowances` tell the credit that this worker was
+/// granted for such memory.
 pub(super) fn write<B: Backend>(
     context: &Context<B>,
     so_far: Prelude,
@@ -30,7 +30,7 @@ pub(super) fn write<B: Backend>(
     let sent = send_files(link, &files).and_then(|()| send_bytes(link, &bytes));
     let sent = sent.and_then(|()| link.send(&HandOver::End, None));
     if let Err(error) = sent {
-        // The successor has not got it, and says so.
+        // The successor has not received this part, and reports that.
         log::debug!("the prelude is not sent: {error}");
     }
     prelude
@@ -46,7 +46,7 @@ fn written<B: Backend>(
     let mut before = allowances.credit_granted();
     let (saved, prelude) = context.backend.save_prelude(so_far, carry)?;
     let mut after = allowances.credit_granted();
-    // The program has allocated and freed meanwhile.
+    // The program may have allocated and freed meanwhile.
     let credit = PerHeap::each(|heap| *before.of(heap).max(after.of(heap)));
     if saved.files.len() > FILES_MAX {
         return Err(NotMovable::for_now("the context has too many pieces of memory"));
@@ -55,11 +55,11 @@ fn written<B: Backend>(
     Ok((bytes, saved.files, prelude))
 }
 
-/// Makes the objects that the old worker has written down. Memory among them counts for that worker, until this one takes over what was granted to it.
+/// Makes the objects that the old worker has written down. Memory among them counts for the old worker until this one takes over that credit.
 ///
 /// # Errors
 ///
-/// The driver refuses an object, or the other worker gives up. The context is over here.
+/// The driver refuses an object, or the other worker gives up. The context has then ended here.
 pub(super) fn build<B: Backend>(
     context: &Context<B>,
     allowances: &Allowances,

@@ -1,6 +1,6 @@
 //! The life of a worker process: set-up, messages in order, orderly end.
 //!
-//! A worker that is to hand over does not end a wait for a ring before: the wait is interrupted, and what is left of the messages goes to the successor.
+//! A worker that is to hand over does not wait for a ring to the end: the wait is interrupted, and the unexecuted messages go to the successor.
 
 use super::checkpoint::{self, CacheDataKept, Written};
 use super::hand_over::hand_over;
@@ -81,10 +81,10 @@ fn serve_swapped_out(setup: &WorkerSetup, page: StatusPage, channel: Channel, co
 /// The reason why a worker has no gates.
 #[derive(Debug, thiserror::Error)]
 enum NoGate {
-    /// The device process sends something else.
+    /// The device process sends another message.
     #[error("the wrong message")]
     Unexpected,
-    /// The device process cannot be heard.
+    /// No message can be received from the device process.
     #[error(transparent)]
     Channel(#[from] ReceiveError),
     /// A page cannot be used.
@@ -92,7 +92,7 @@ enum NoGate {
     Page(#[from] MapError),
 }
 
-/// The gates that submissions to each GPU pass, if there are some.
+/// Receives the gates that submissions to each GPU pass, if the setup has any.
 fn gates(channel: &Channel, setup: &WorkerSetup) -> Result<Vec<Arc<Gate>>, NoGate> {
     let Some(passage) = setup.passage else { return Ok(Vec::new()) };
     let file = |wanted: &ToWorker| match channel.receive::<ToWorker>() {
@@ -123,11 +123,11 @@ fn start_end_watchdog() {
     }
 }
 
-/// The reason that ends the process.
+/// The calls that end the process.
 pub(in crate::worker) struct End {
     /// Called once when the channel is closed.
     pub begins: fn(),
-    /// Ends it at once.
+    /// Ends the process at once.
     pub kill: fn(),
 }
 
@@ -175,7 +175,7 @@ pub(in crate::worker) fn serve<B: Backend>(
     worker.context.join();
     worker.handed_over.gates.iter().for_each(|gate| gate.end());
     if worker.context.backend.is_lending() {
-        // Others hold what keeps it alive, and let go once it is mapped nowhere. Not even exit handlers of the driver may run.
+        // Other processes hold the lent memory alive, and release it once it is mapped nowhere. Not even exit handlers of the driver may run.
         (end.kill)();
         return ExitCode::FAILURE;
     }
@@ -185,7 +185,7 @@ pub(in crate::worker) fn serve<B: Backend>(
     ExitCode::SUCCESS
 }
 
-/// Ends what waits. A driver that comes up cannot be stopped, and others wait for this process' end.
+/// Ends all waits. If the driver is starting, kills the process: that start cannot be stopped, and others wait for this process to end.
 fn end_context<B: Backend>(context: &Context<B>, kill: fn()) {
     context.end();
     if context.backend.is_coming_up() {
@@ -193,7 +193,7 @@ fn end_context<B: Backend>(context: &Context<B>, kill: fn()) {
     }
 }
 
-/// The executor of the virtqueue's stream.
+/// Returns the executor of the virtqueue's stream.
 fn virtqueue<B: Backend>(context: &Arc<Context<B>>, inbox: &Arc<Inbox>, begin: Begin) -> Executor<B> {
     Executor::new(Arc::clone(context), Place::Virtqueue(Arc::clone(inbox)), begin)
 }
@@ -220,7 +220,7 @@ struct HandOvers {
     caches: CacheDataKept,
 }
 
-/// The stage of a worker, which decides what it may be told.
+/// The stage of a worker, which decides the messages that it may get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Stage {
     /// The worker has been shown resources at most, and can take over.
@@ -232,7 +232,7 @@ enum Stage {
 }
 
 impl<B: Backend> Worker<B> {
-    /// Handles the next message, or goes on with what is left of those before. Returns false when there comes no more.
+    /// Handles the next message, or one that is left of those before. Returns false when no more messages come.
     fn takes_turn(&mut self) -> bool {
         let has_driver = self.context.backend.has_driver();
         let is_serving = self.stage == Stage::Serves;
@@ -269,7 +269,7 @@ impl<B: Backend> Worker<B> {
         }
     }
 
-    /// Does what a successor cannot do of the messages that are left.
+    /// Handles the messages in `left` that a successor cannot handle.
     fn settle_left(&mut self) {
         let is_own = |letter: &Letter| {
             matches!(letter.message, ToWorker::WriteCheckpoint { .. } | ToWorker::KeepJournal)
@@ -287,16 +287,16 @@ impl<B: Backend> Worker<B> {
     fn handle(&mut self, letter: Letter) {
         let Letter { message, fd, number } = letter;
         match (self.stage, &message) {
-            // A hand-over that was called off when it had failed already.
+            // A hand-over was called off after it had failed.
             (_, ToWorker::GoOn) => return self.go_on(),
             (Stage::Rests, _) => {
                 return self.context.lose(&ContextLost::daemon("a message to a worker that rests"));
             }
             (Stage::Begins, ToWorker::BuildPrelude) => return self.build_prelude(fd),
             (Stage::Begins, ToWorker::TakeOver) => return self.take_over(fd, number),
-            // What the context sees comes and goes until there is something to take over.
+            // Until the worker takes over, resources of the context come and go.
             (Stage::Begins, message) if is_about_resources(message) => {}
-            // They change nothing that is in a checkpoint, or what they have executed notes itself.
+            // These messages change nothing that a checkpoint has, or the commands that they bring note themselves.
             (_, ToWorker::WriteCheckpoint { .. } | ToWorker::KeepJournal | ToWorker::Submit { .. }) => {
                 self.stage = Stage::Serves;
             }
@@ -347,16 +347,16 @@ impl<B: Backend> Worker<B> {
         self.has_executed(number);
     }
 
-    /// The message of this number is executed.
+    /// Reports that the message of this number is executed.
     fn has_executed(&self, number: u64) {
-        // What is told is that all before are as well.
+        // The report means that all earlier messages are executed too.
         let are_all = self.left.front().is_none_or(|left| left.number > number);
         if let Some(progress) = self.context.progress.as_ref().filter(|_| are_all) {
             progress.executed(number as u32);
         }
     }
 
-    /// Writes down what a successor can make already, or what more if it `goes_on`; with memory if that successor `is_at_home`.
+    /// Writes down the objects that a successor can already make: only new ones if it `goes_on`, with memory if it `is_at_home`.
     fn write_prelude(&mut self, (goes_on, is_at_home): (bool, bool), socket: Option<OwnedFd>) {
         let Self { context, handed_over: HandOvers { inbox, allowances, prelude, .. }, .. } = self;
         context.hand_over_is_handled();
@@ -367,7 +367,7 @@ impl<B: Backend> Worker<B> {
         *prelude = open(context, socket, link::PATIENCE).map(written).unwrap_or_default();
     }
 
-    /// Makes what the worker whose successor this is has written down, or is over.
+    /// Makes the objects that the predecessor has written down; otherwise the context is lost here.
     fn build_prelude(&mut self, socket: Option<OwnedFd>) {
         let Self { context, handed_over: HandOvers { inbox, allowances, .. }, .. } = self;
         let built = match open(context, socket, link::PATIENCE) {
@@ -388,7 +388,7 @@ impl<B: Backend> Worker<B> {
         let Self { context, executor, handed_over, left, .. } = self;
         let HandOvers { inbox, allowances, longest, prelude, .. } = handed_over;
         context.hand_over_is_handled();
-        // Nothing is sent before everything has completed.
+        // No part is sent before all submissions have completed.
         let patience = longest.saturating_add(link::PATIENCE);
         let handed = match open(context, socket, patience) {
             Some(link) => inbox.while_away(|| {
@@ -408,16 +408,16 @@ impl<B: Backend> Worker<B> {
         }
     }
 
-    /// Writes the checkpoint of a number, and goes on. The number of the message is `message`.
+    /// Writes the checkpoint with this number, and goes on. The number of the message is `message`.
     fn write_checkpoint(&mut self, (number, message): (u32, u64), file: Option<OwnedFd>) {
         let Self { context, executor, handed_over: HandOvers { inbox, allowances, caches, .. }, .. } = self;
         let written = inbox.while_away(|| checkpoint::write(context, executor, allowances, caches, file));
         match written {
             Ok(Written { bytes, took }) => {
-                // Before the mark: with it the device process believes what it has heard.
+                // Sent before the mark is set: with the mark the device process takes this answer as true.
                 context.answer(&ToDevice::CheckpointWritten { bytes, took }, None);
                 self.has_executed(message);
-                // It follows the older checkpoint until something is written into it.
+                // The journal follows the older checkpoint until its next entry is written.
                 if self.context.journal.get().is_some_and(|journal| !journal.begins(number)) {
                     log::debug!("no journal behind this checkpoint: the last one is in use");
                 }
@@ -430,7 +430,7 @@ impl<B: Backend> Worker<B> {
         self.context.go_on();
     }
 
-    /// The last checkpoint stays the context's, with what is noted behind it.
+    /// Refuses a checkpoint: the last one stays the context's, with the notes behind it.
     fn write_no_checkpoint(&self, NotMovable { reason, for_now }: NotMovable) {
         self.context.answer(&ToDevice::NoCheckpoint { reason, for_now }, None);
         if let Some(mark) = &self.context.checkpoint {
@@ -438,7 +438,7 @@ impl<B: Backend> Worker<B> {
         }
     }
 
-    /// Notes from now on what is executed behind a checkpoint.
+    /// Notes from now on the commands that are executed after a checkpoint.
     fn keep_journal(&self, file: Option<OwnedFd>) {
         match file.map(Journal::open) {
             Some(Ok(journal)) => _ = self.context.journal.set(Arc::new(journal)),
@@ -447,7 +447,7 @@ impl<B: Backend> Worker<B> {
         }
     }
 
-    /// Takes over the context of another worker, and rests, or is over. The number of the message is `number`.
+    /// Takes over the context of another worker, and rests, or loses the context. The number of the message is `number`.
     fn take_over(&mut self, socket: Option<OwnedFd>, number: u64) {
         let Self { context, handed_over: HandOvers { inbox, allowances, gates, .. }, .. } = self;
         let link = open(context, socket, link::PATIENCE);
@@ -463,12 +463,12 @@ impl<B: Backend> Worker<B> {
                 self.left = letters.filter_map(|left| handle_on_arrival(context, allowances, left)).collect();
                 self.stage = Stage::Rests;
                 said.iter().for_each(|message| self.context.answer(message, None));
-                // Those that nothing is made of go back only now that they count as taken over.
+                // Files that the rebuilt context does not use go back only now, when they count as taken over.
                 drop(files);
             }
             Err(lost) => {
                 self.stage = Stage::Serves;
-                // Ahead of the end of the link, of which the other worker tells as well.
+                // Sent before the link ends, because the other worker reports that end as well.
                 self.context.lose(&lost.inherited());
             }
         }
@@ -484,7 +484,7 @@ impl<B: Backend> Worker<B> {
         }
     }
 
-    /// Executes a submission. If a wait of it is interrupted, what is left of it is kept.
+    /// Executes a submission. If a wait in it is interrupted, the rest of the submission is kept.
     fn submit(
         &mut self,
         (size, inline, file): (u32, Vec<u8>, Option<OwnedFd>),
@@ -506,7 +506,7 @@ impl<B: Backend> Worker<B> {
         }
     }
 
-    /// Executes the stream of a submission. Returns what is left of it if a wait of it was interrupted.
+    /// Executes the stream of a submission. Returns the rest of the stream if a wait in it was interrupted.
     fn execute(
         &mut self,
         size: u32,
@@ -523,7 +523,7 @@ impl<B: Backend> Worker<B> {
         }
     }
 
-    /// Keeps what is left of a submission. If the context is lost, its fence was answered.
+    /// Keeps the rest of a submission. If the context is lost, the fence is answered already.
     fn leave(&mut self, bytes: Vec<u8>, fence: Option<Fence>, number: u64) {
         let fence = fence.filter(|fence| self.context.fences.take_back(*fence));
         let message = Left::Submission { bytes, fence }.message();
@@ -585,7 +585,7 @@ fn open<B: Backend>(context: &Context<B>, socket: Option<OwnedFd>, patience: Dur
     socket.map(|socket| Link::new(socket, context.cancel.clone(), patience))
 }
 
-/// Returns whether a message says what the context sees, or is handled on arrival.
+/// Returns whether a message tells which resources the context sees, or is handled on arrival.
 fn is_about_resources(message: &ToWorker) -> bool {
     matches!(
         message,
@@ -593,7 +593,7 @@ fn is_about_resources(message: &ToWorker) -> bool {
     )
 }
 
-/// Attaches a resource before its turn, since rings may name it already; answers those who wait for memory, and frees what may be freed.
+/// Attaches a resource before its turn, since rings may name it already; answers executors that wait for memory, and frees memory whose blobs are gone.
 fn handle_on_arrival<B: Backend>(
     context: &Context<B>,
     allowances: &Allowances,
@@ -623,7 +623,7 @@ fn handle_on_arrival<B: Backend>(
         }
         ToWorker::BlobGone { memory } => {
             context.backend.blob_gone(memory);
-            // Behind what it does: a checkpoint that is being written may have it, or not.
+            // After the change itself: a checkpoint that is being written may have the change, or not.
             context.changes();
             return None;
         }

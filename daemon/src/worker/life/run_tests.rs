@@ -32,16 +32,16 @@ struct Fake {
     calls: Arc<AtomicU32>,
     blocked: Arc<AtomicBool>,
     fences: Arc<Mutex<Vec<(u8, Done)>>>,
-    /// True when what is blocked is to go on.
+    /// True when the blocked command is to go on.
     set: Arc<AtomicBool>,
     coming_up: Arc<AtomicBool>,
     destroyed: Arc<AtomicBool>,
-    /// Memory is lent, and what came back.
+    /// True if memory is lent; and the pieces that came back.
     lending: Arc<AtomicBool>,
     gone: Arc<Mutex<Vec<MemoryId>>>,
     /// The data of pipeline caches, if there are new ones.
     caches: Arc<Mutex<Option<Vec<CacheData>>>>,
-    /// The steps that have brought such along.
+    /// The steps that have brought such data.
     brought: Arc<Mutex<Vec<Step>>>,
     /// The reason why it cannot be handed over.
     stays: Arc<Mutex<Option<NotMovable>>>,
@@ -57,9 +57,9 @@ struct Fake {
     forgets: Arc<AtomicBool>,
     /// The commands of a journal that it has executed again.
     replayed: Arc<Mutex<Vec<Vec<u8>>>>,
-    /// The number of times that it was looked which submissions are complete.
+    /// The number of looks for complete submissions.
     collected: Arc<AtomicU32>,
-    /// The time for which a submission has run, as far as it was looked at.
+    /// The time for which a submission has run, as a look finds it.
     ran: Arc<Mutex<Option<Duration>>>,
     watchdog_wake: WatchdogWake,
 }
@@ -67,7 +67,7 @@ struct Fake {
 /// The steps of a prelude.
 const PRELUDE: [Step; 1] = [Step::Failures { owed: 0, lost: false, host_fences: false }];
 
-/// Memory that is gone when the driver frees it.
+/// A memory object whose pages are gone when the driver frees it.
 const LENT: u64 = 9;
 
 type Done = Box<dyn FnOnce() + Send>;
@@ -254,7 +254,7 @@ impl Backend for Fake {
 struct FakeContents {
     contents: Arc<Mutex<Vec<u8>>>,
     staging: Option<Mapping>,
-    /// The parts that are to be written, and have not been.
+    /// The parts that are still to be written.
     written: VecDeque<(Range<u64>, u64)>,
 }
 
@@ -282,7 +282,7 @@ impl Contents for FakeContents {
     }
 
     fn finish(&mut self) -> Result<(), ContextLost> {
-        // As late as a device may be with it: the slot must be as it was.
+        // Copies as late as a device may: the slot must be unchanged until now.
         if let Some((bytes, staged_at)) = self.written.pop_front() {
             let part = &mut self.contents.lock()[bytes.start as usize..bytes.end as usize];
             self.staging.as_ref().unwrap().copy_out(staged_at, part).unwrap();
@@ -310,7 +310,7 @@ impl Peer {
         Self::of(fake, move |_| backend, kill)
     }
 
-    /// A worker with the back end that `backend` makes for it.
+    /// Starts a worker with the back end that `backend` makes.
     fn of<B: Backend>(
         fake: Fake,
         backend: impl FnOnce(&Arc<Channel>) -> B + Send + 'static,
@@ -352,7 +352,7 @@ impl Peer {
         peer
     }
 
-    /// The next message that is not about rings.
+    /// Returns the next message that is not about rings.
     fn answer(&self) -> ToDevice {
         let start = Instant::now();
         loop {
@@ -397,7 +397,7 @@ impl Peer {
         self.submit_bytes(bytes(words), fence);
     }
 
-    /// Submits, and waits until it is executed.
+    /// Submits these words, and waits until they are executed.
     fn submit_and_wait(&self, words: &[u32]) {
         self.submit(words, Some(fence(0, 999)));
         assert_eq!(self.answer(), ToDevice::FenceSignalled(fence(0, 999)));
@@ -457,7 +457,7 @@ impl GuestRing {
 
 /// The time for which a submission may run.
 const LIMIT: Duration = Duration::from_secs(1);
-/// The longest time that a test waits; whoever takes longer hangs.
+/// The longest time that a test waits; a worker that takes longer hangs.
 const LONG: Duration = Duration::from_secs(300);
 const VERSION: [u32; 4] = [137, 0, 1, 0];
 const VERSION_WITH_REPLY: [u32; 4] = [137, 1, 1, 0];
@@ -475,7 +475,7 @@ fn fence(ring_idx: u8, fence_id: u64) -> Fence {
     Fence { ring_idx: RingIdx(ring_idx), fence_id: FenceId(fence_id) }
 }
 
-/// vkCreateRingMESA with a monitor of 30 ms and an idle timeout of 1 ms.
+/// Returns vkCreateRingMESA with a monitor of 30 ms and an idle timeout of 1 ms.
 fn create_ring(id: u32, resource: u32) -> Vec<u32> {
     let info = [1_000_384_000, 1, 0, 1_000_384_006, 0, 0, 30_000, 0, resource];
     let sizes = [0u64, 4096, 1_000_000, 0, 64, 128, 192, 1024, 192 + 1024, 4];
@@ -545,7 +545,7 @@ fn a_ring_that_waits_in_the_driver_is_alive() {
         assert!(start.elapsed() < LONG, "the driver is not asked");
         std::thread::sleep(Duration::from_millis(1));
     }
-    // Mesa takes the bit away and looks whether it comes back.
+    // Mesa clears the bit and looks whether it is set again.
     for _ in 0..3 {
         ring.word(128).store(0, SeqCst);
         let start = Instant::now();
@@ -812,7 +812,7 @@ impl Peer {
 fn what_keeps_lent_memory_alive_goes_ahead_of_it_and_it_comes_back_at_once() {
     let peer = Peer::start();
     peer.borrow();
-    // Not behind a stream that waits.
+    // Memory goes back ahead of a stream that waits.
     let blocked = GuestRing::create(&peer, 1, 10);
     peer.submit(&wait_ring(1, 100), None);
     peer.channel.send(&ToWorker::BlobGone { memory: MemoryId(LENT) }, None).unwrap();

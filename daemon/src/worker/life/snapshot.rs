@@ -1,7 +1,7 @@
-//! The part of a context that a worker writes down beside the files of memory: the steps of its renderer, its rings and streams, its credit.
+//! The part of a context that a worker writes down in addition to the memory files: the steps of its renderer, its rings and streams, its credit.
 //!
-//! Written and read by the same version of the daemon, as the successor is started by the process that started the old worker; the number
-//! is there to notice if not.
+//! The same version of the daemon writes and reads a snapshot, as the process that started the old worker also starts the successor. The version
+//! number shows if that is not so.
 
 #[cfg(any(test, feature = "fuzzing"))]
 use crate::ipc::Fence;
@@ -41,7 +41,7 @@ pub(super) struct Snapshot {
     /// The steps of the renderer.
     #[serde(deserialize_with = "at_most::<_, _, STEPS_MAX>")]
     pub steps: Vec<Step>,
-    /// The memory that the steps' descriptors are of, in the order of their indices.
+    /// The memory behind the descriptors of the steps, in the order of their indices.
     #[serde(deserialize_with = "at_most::<_, _, FILES_MAX>")]
     pub memories: Vec<MemoryName>,
     /// The executor of the virtqueue's stream.
@@ -72,7 +72,7 @@ pub(super) struct PreludePart {
     /// The steps of the renderer. Their descriptors come in the order of their indices.
     #[serde(deserialize_with = "at_most::<_, _, STEPS_MAX>")]
     pub steps: Vec<Step>,
-    /// Bytes that the device process has granted the worker for memory that only the driver uses: the successor may have no more of it for now.
+    /// Bytes that the device process has granted the worker for memory that only the driver uses: until it takes over, the successor may have no more.
     pub credit: PerHeap<u64>,
 }
 
@@ -81,7 +81,7 @@ impl PreludePart {
     ///
     /// # Errors
     ///
-    /// There would be too many.
+    /// There would be too many bytes.
     pub(super) fn encode(steps: Vec<Step>, credit: PerHeap<u64>) -> Result<Vec<u8>, SnapshotError> {
         let count = steps.len();
         encoded(&Self { version: VERSION, steps, credit }, count)
@@ -105,7 +105,7 @@ impl<T: Serialize + DeserializeOwned> Parts<T> {
     ///
     /// # Errors
     ///
-    /// There would be too many.
+    /// There would be too many bytes.
     pub(super) fn encode(parts: Vec<T>) -> Result<Vec<u8>, SnapshotError> {
         let count = parts.len();
         encoded(&Self { version: VERSION, parts }, count)
@@ -121,16 +121,16 @@ impl<T: Serialize + DeserializeOwned> Parts<T> {
     }
 }
 
-/// The reason why a context cannot be written down, or why bytes are none.
+/// The reason why a context cannot be written down, or why bytes are no snapshot.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(super) enum SnapshotError {
     /// A part of the context has no encoding.
     #[error("the context cannot be written down")]
     Unwritable,
-    /// The bytes or steps would be more than a successor takes.
+    /// A successor would not take so many bytes or steps.
     #[error("the context is too large to be written down")]
     TooLarge,
-    /// The bytes are something else.
+    /// The bytes are no snapshot.
     #[error("no snapshot")]
     NoSnapshot,
     /// The bytes are those of another version of this program.
@@ -150,7 +150,7 @@ impl From<SnapshotError> for NotMovable {
     }
 }
 
-/// Returns the bytes of something that has so many steps.
+/// Returns the bytes of a value that has so many steps.
 fn encoded(what: &impl Serialize, steps: usize) -> Result<Vec<u8>, SnapshotError> {
     let bytes = encode(what).map_err(|_| SnapshotError::Unwritable)?;
     if bytes.len() > BYTES_MAX || steps > STEPS_MAX {
@@ -161,7 +161,7 @@ fn encoded(what: &impl Serialize, steps: usize) -> Result<Vec<u8>, SnapshotError
 
 /// Decodes a value from these bytes, which begin with the version.
 fn decoded<T: DeserializeOwned>(bytes: &[u8]) -> Result<T, SnapshotError> {
-    // The bytes behind the number may be of another shape.
+    // The bytes behind the version may have another format.
     let (version, _): (u32, _) = decode_first(bytes).map_err(|_| SnapshotError::NoSnapshot)?;
     if version != VERSION {
         return Err(SnapshotError::OtherVersion);
@@ -185,7 +185,7 @@ impl Snapshot {
     ///
     /// # Errors
     ///
-    /// There would be too many.
+    /// There would be too many bytes.
     pub(super) fn encode(&self) -> Result<Vec<u8>, SnapshotError> {
         encoded(self, self.steps.len())
     }
@@ -200,7 +200,7 @@ impl Snapshot {
     }
 }
 
-/// The entry point for fuzzing: any bytes are decoded or refused, and a decoded value is the same after it was encoded.
+/// The entry point for fuzzing: any bytes are decoded or refused, and a decoded value stays the same when it is encoded and decoded again.
 #[cfg(any(test, feature = "fuzzing"))]
 pub(in crate::worker) fn fuzz_decode(bytes: &[u8]) -> usize {
     if let Ok(part) = PreludePart::decode(bytes) {
@@ -307,7 +307,7 @@ mod tests {
             let few = Few(vec![7; count]);
             assert_eq!(decode::<Few>(&encode(&few).unwrap()).ok(), (count <= 3).then_some(few));
         }
-        // A length without contents behind it makes no room.
+        // A length without elements behind it reserves no memory.
         assert!(decode::<Few>(&[0xff, 0xff, 0xff, 0xff, 0x0f]).is_err());
     }
 }

@@ -15,14 +15,14 @@ use vulkan::{ContextLost, HostError, MemoryFile};
 
 /// At most so many threads copy one part; two parts are copied at a time.
 const THREADS_MAX: usize = 8;
-/// A thread copies at least so many bytes: it takes much less time to start it.
+/// A thread copies at least so many bytes: starting the thread takes much less time.
 const THREAD_BYTES: u64 = 1 << 20;
 
 /// The contents that have come so far.
 pub(super) struct Store {
     /// The memory that they take.
     host: HostMemory,
-    /// All of them, once something is to come.
+    /// The memory for all contents, once the first part comes.
     memory: Option<Arc<Mapping>>,
     /// The bytes that have come, or are being copied.
     came: u64,
@@ -49,7 +49,7 @@ struct Copy {
 }
 
 impl StoredContents {
-    /// Contents of so many bytes, which are or come in this store.
+    /// Makes contents of so many bytes, which this store holds or is to hold.
     pub(super) fn new(bytes: u64, store: Arc<Mutex<Store>>) -> Self {
         let threads = waiting::processors::processors().min(THREADS_MAX);
         Self { bytes, store, staging: None, running: VecDeque::new(), threads }
@@ -84,7 +84,7 @@ impl Copy {
         })
     }
 
-    /// Copies, in a thread if that is wanted and there is one.
+    /// Copies the bytes, in a thread if that is wanted and a thread can be started.
     fn begin(self, in_thread: bool) -> Option<JoinHandle<()>> {
         let copy = self.clone();
         let begun = in_thread.then(|| thread::Builder::new().name("copy".into()).spawn(move || copy.run()));
@@ -131,7 +131,7 @@ impl Contents for StoredContents {
 
     fn finish(&mut self) -> Result<(), ContextLost> {
         let threads = self.running.pop_front().into_iter().flatten();
-        // Each is waited for, also if one has panicked: it copies to pages that may be given away next.
+        // Waits for each thread, even if one has panicked: threads copy to pages that may be given away next.
         let failed = threads.filter_map(|thread| thread.join().err()).count();
         (failed == 0)
             .then_some(())
@@ -141,7 +141,7 @@ impl Contents for StoredContents {
 
 impl Drop for StoredContents {
     fn drop(&mut self) {
-        // The pages are others' once this is gone.
+        // Once this value is dropped, the pages belong to other owners.
         while !self.running.is_empty() {
             let _ = self.finish();
         }
@@ -149,7 +149,7 @@ impl Drop for StoredContents {
 }
 
 impl Store {
-    /// Nothing has come yet, and no more comes than the host's memory has room for.
+    /// Makes a store that has no contents yet, and takes no more than the host's memory has room for.
     pub(super) fn within(host: HostMemory) -> Self {
         Self { host, memory: None, came: 0 }
     }
@@ -158,7 +158,7 @@ impl Store {
     ///
     /// # Errors
     ///
-    /// They are not the next, or the host has not enough memory.
+    /// The bytes are not the next, or the host has not enough memory.
     fn room_for(&mut self, bytes: &Range<u64>, all: u64) -> Result<Arc<Mapping>, ContextLost> {
         if bytes.start != self.came || bytes.end > all {
             return Err(ContextLost::broken("contents in another order"));
@@ -177,7 +177,7 @@ impl Store {
         Ok(Arc::clone(self.memory.insert(memory)))
     }
 
-    /// Looks whether the host still has memory for so many bytes: others may have taken it since the context was admitted.
+    /// Looks whether the host still has memory for so many bytes: other processes may have taken it since the context was admitted.
     fn look(&self, bytes: u64, all: u64) -> Result<(), ContextLost> {
         if self.host.room().is_none_or(|room| bytes <= room) {
             return Ok(());

@@ -1,8 +1,8 @@
-//! The back end of a worker without a driver: it keeps a context that is swapped out, as another worker has written it down, until the program
-//! goes on.
+//! The back end of a worker without a driver: it keeps a context that is swapped out, as another worker has written it down, until the
+//! guest's program goes on.
 //!
-//! Such a worker is like any other but for that. Its rings are alive, and as soon as one has a command for the driver, or the device process something
-//! else than resources, or messages are left, the context is handed over once more, to a worker with a driver. That command waits meanwhile, and is executed there.
+//! Otherwise such a worker is like any other: its rings are alive. As soon as a ring has a command for the driver, messages are left, or the device
+//! process sends one that is not about resources, the context moves to a worker with a driver. The command waits meanwhile, and is executed there.
 
 use super::store::{Store, StoredContents};
 use crate::ipc::{Channel, ToDevice};
@@ -22,7 +22,7 @@ use vulkan::{
     StateQuery, Stop, WatchdogWake,
 };
 
-/// The time between two looks of a command that waits whether it is to stop: at first, and at most.
+/// The time between two looks of a waiting command whether it is to stop: at first, and at most.
 const LOOK_FIRST: Duration = Duration::from_micros(50);
 const LOOK_LAST: Duration = Duration::from_millis(10);
 
@@ -47,8 +47,8 @@ struct Parts {
 }
 
 impl SwappedOut {
-    /// Keeps nothing yet, and later no more than `contents_max` bytes beside a snapshot, and than `host` has room for. Whether the program goes on is told by
-    /// `channel`.
+    /// Makes a back end that keeps nothing yet, and later at most `contents_max` bytes beside a snapshot and no more than `host` has room for. It
+    /// reports through `channel` that the program goes on.
     pub(super) fn new(
         channel: Arc<Channel>,
         limits: &ContextLimits,
@@ -62,7 +62,7 @@ impl SwappedOut {
         Self { channel, has_told, contents_max, decoded, parts, watchdog_wake }
     }
 
-    /// Has the context handed over to a worker with a driver, which executes what cannot be executed here, and waits for that.
+    /// Asks for a worker with a driver, which executes the commands that cannot be executed here, and waits for the hand-over.
     fn wait_for_driver(&self, cancel: &Cancel) -> ContextLost {
         self.want_driver();
         let mut pause = LOOK_FIRST;
@@ -116,7 +116,7 @@ impl Backend for SwappedOut {
     }
 
     fn queue_fence(&self, _: u8, done: Box<dyn FnOnce() + Send>) {
-        // Everything had completed before it was swapped out.
+        // All submissions had completed before the context was swapped out.
         done();
     }
 
@@ -134,7 +134,7 @@ impl Backend for SwappedOut {
 
     fn want_driver(&self) {
         if !self.has_told.swap(true, Ordering::SeqCst) {
-            // If it is gone, this process ends.
+            // If the device process is gone, this process ends.
             let _ = self.channel.send(&ToDevice::Wakes, None);
         }
     }
@@ -144,7 +144,7 @@ impl Backend for SwappedOut {
     }
 
     fn save_prelude(&self, _: &Prelude, _: Carry) -> Result<(Saved, Prelude), NotMovable> {
-        // Nobody computes meanwhile, so there is no time to be won.
+        // The GPU does not work for this context meanwhile, so a prelude would save no time.
         Err(NotMovable::for_now("the context is swapped out"))
     }
 

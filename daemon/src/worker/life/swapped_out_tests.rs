@@ -5,7 +5,7 @@ use super::*;
 use crate::worker::life::swapped_out::SwappedOut;
 use outside::HostMemory;
 
-/// A worker without a driver, for so many bytes of contents at most.
+/// Starts a worker without a driver, for so many bytes of contents at most.
 fn without_driver(contents_max: u64) -> Peer {
     let backend = move |channel: &Arc<Channel>| {
         let host = HostMemory::default();
@@ -14,7 +14,7 @@ fn without_driver(contents_max: u64) -> Peer {
     Peer::of(Fake::default(), backend, || ())
 }
 
-/// A worker without a driver ends, which has nothing to destroy.
+/// Ends a worker without a driver, which has no objects to destroy.
 fn ends(Peer { channel, thread, .. }: Peer) {
     drop(channel);
     thread.join().unwrap();
@@ -35,7 +35,7 @@ fn a_context_sleeps_without_a_driver_and_goes_on_at_the_same_byte_with_the_same_
         is_taken_over(&asleep);
         let calls = old.calls();
         old.end();
-        // Alive and idle, and it knows the transport's commands.
+        // The ring is alive and idle, and the worker executes the transport's commands.
         let start = Instant::now();
         ring.word(128).clear_bits(4, SeqCst);
         while ring.word(128).load(SeqCst) & 5 != 5 {

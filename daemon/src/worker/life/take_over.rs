@@ -1,4 +1,4 @@
-//! The successor's side: read everything, and build it up.
+//! The successor's side: it reads everything, and builds the context up.
 
 use super::contents::Incoming;
 use super::journal::Journal;
@@ -22,7 +22,7 @@ use vulkan::{ContextLost, Gate, MemoryFile, Piece};
 /// Everything that came over the link.
 #[derive(Default)]
 pub(super) struct Received {
-    /// Each with the memory that it is.
+    /// The files, each with the name of its memory.
     pub files: Vec<(MemoryName, OwnedFd)>,
     pub bytes: Vec<u8>,
     pub incoming: Option<Incoming>,
@@ -34,9 +34,9 @@ pub(super) struct Received {
 pub(super) struct Taken {
     /// The state that the virtqueue's executor begins with.
     pub begin: Begin,
-    /// The messages that say what this worker has from its predecessor: the last is [`ToDevice::TakenOver`].
+    /// The messages that name the memory which this worker has from its predecessor: the last is [`ToDevice::TakenOver`].
     pub said: Vec<ToDevice>,
-    /// All files that came, to be kept until these were sent.
+    /// All files that came, to be kept until the messages were sent.
     pub files: Vec<Arc<MemoryFile>>,
     /// The messages that its predecessor has not executed.
     pub left: Vec<Left>,
@@ -49,7 +49,7 @@ const PIECES: usize = INLINE_SUBMIT_MAX / 11;
 ///
 /// # Errors
 ///
-/// The context cannot be built up. It is over here.
+/// The context cannot be built up, and has ended here.
 pub(super) fn take_over<B: Backend>(
     context: &Arc<Context<B>>,
     allowances: &Allowances,
@@ -69,11 +69,11 @@ pub(super) fn take_over<B: Backend>(
     gates.iter().for_each(|gate| gate.take_over());
     let mut pieces = Vec::new();
     let file = |(memory, file): (MemoryName, OwnedFd)| {
-        // It counts as credit.
+        // Memory without a piece counts as credit.
         let MemoryName::Piece(memory) = memory else {
             return Arc::new(MemoryFile::new(file, Piece::uncounted()));
         };
-        // Where a resource is the same piece, both have to know of each other.
+        // If a resource is the same piece, both have to share one file.
         context.resources.file_of(memory).unwrap_or_else(|| {
             pieces.push(memory);
             Arc::new(MemoryFile::new(file, allowances.shown(memory)))
@@ -101,12 +101,12 @@ pub(super) fn take_over<B: Backend>(
     Ok(Taken { begin, said: said(&pieces, snapshot.credit), files, left: snapshot.left })
 }
 
-/// Returns the files of the memory that a snapshot names, in its order; `memories` says what each file is. A file that came twice is used twice, as
-/// are two.
+/// Returns the files of the memory that a snapshot names, in its order; `memories` says which memory each file is. If a file came twice, both are
+/// used.
 ///
 /// # Errors
 ///
-/// One has not come.
+/// A file has not come.
 fn in_order(
     named: &[MemoryName],
     memories: &[MemoryName],
@@ -130,7 +130,7 @@ fn in_order(
         .collect()
 }
 
-/// Returns the messages that say what a successor has from its predecessor.
+/// Returns the messages that name the memory which a successor has from its predecessor.
 fn said(pieces: &[MemoryId], credit: PerHeap<u64>) -> Vec<ToDevice> {
     let (ahead, last) = pieces.split_at(pieces.len().saturating_sub(1) / PIECES * PIECES);
     let some = |pieces: &[MemoryId]| ToDevice::TakesOver { pieces: pieces.to_vec() };
@@ -138,11 +138,11 @@ fn said(pieces: &[MemoryId], credit: PerHeap<u64>) -> Vec<ToDevice> {
     ahead.chunks(PIECES).map(some).chain([taken]).collect()
 }
 
-/// Receives everything, of so many bytes and files at most, before anything is made of it.
+/// Receives everything, at most so many bytes and files, before the successor makes any object.
 ///
 /// # Errors
 ///
-/// The other worker gives up, or there is more.
+/// The other worker gives up, or sends more.
 pub(super) fn receive(link: &Link, (bytes_max, files_max): (usize, usize)) -> Result<Received, ContextLost> {
     let mut received = Received::default();
     loop {

@@ -1,8 +1,8 @@
-//! The thread that looks how long submissions run and drivers compile, and how much memory that leaves, and ends this process when it is too much.
+//! The thread that looks how long submissions run and drivers compile, and how much memory is left, and ends this process at the limits.
 //!
-//! It tells the device process in their shared page, which watches this thread in turn. What has run too long cannot be
-//! stopped by the driver, so the context ends with its process. Shares no lock with the execution of rings; what it has the
-//! driver do does not wait, unless the driver hangs.
+//! The thread reports to the device process in their shared page, and the device process watches the thread in turn. The driver cannot stop a
+//! submission that has run too long, so the context ends with its process. The thread shares no lock with the execution of rings; its calls of the
+//! driver do not wait, unless the driver hangs.
 
 use crate::ipc::ToDevice;
 use crate::sandbox::end_at_once;
@@ -22,7 +22,7 @@ const LOOK_EVERY: Duration = Duration::from_millis(50);
 /// Time without submissions after which this thread sleeps; the next submission has to wake it.
 const IDLE: Duration = Duration::from_secs(1);
 
-/// The limit that is reached, and of what.
+/// The limit that is reached, and its kind.
 enum Reached {
     Submission(Duration),
     Compilation(Duration),
@@ -36,7 +36,7 @@ pub(super) struct Watchdog {
 }
 
 impl Watchdog {
-    /// Starts to look at what `context` submits. `kill` ends the process.
+    /// Starts to look at the submissions of `context`. `kill` ends the process.
     pub(super) fn start<B: Backend>(
         context: Arc<Context<B>>,
         page: StatusPage,
@@ -72,12 +72,12 @@ impl Drop for Watchdog {
     }
 }
 
-/// Ends this process at once, without what drivers do at an exit.
+/// Ends this process at once, without the exit handlers of drivers.
 pub(super) fn kill() {
     end_at_once(1)
 }
 
-/// Looks until something has run too long; answers what, or nothing at the end.
+/// Looks until a limit is reached; returns that limit, or nothing at the end.
 fn watch(backend: &impl Backend, page: &StatusPage, watchdog_wake: &WatchdogWake) -> Option<Reached> {
     let (mut restarts, mut busy) = (page.restarts(), Instant::now());
     let reserve = reserve();
@@ -113,7 +113,7 @@ fn watch(backend: &impl Backend, page: &StatusPage, watchdog_wake: &WatchdogWake
 /// The most memory that is kept free, in bytes: more than drivers take from one look to the next.
 const RESERVE_MAX: u64 = 256 << 20;
 
-/// The bytes that have to be free of what this process may have of its own; none if that is not bounded.
+/// Returns the bytes that have to stay free of the private memory that this process may have; 0 if that has no limit.
 fn reserve() -> usize {
     let limit = getrlimit(Resource::Data).current;
     limit.map_or(0, |limit| (limit / 8).min(RESERVE_MAX) as usize)
@@ -122,6 +122,6 @@ fn reserve() -> usize {
 /// Returns whether this process may have so many bytes more.
 fn has_room(bytes: usize) -> bool {
     let mut free = Vec::<u8>::new();
-    // Nothing is written there. Unless it is looked at, the compiler takes it to be there.
+    // No byte is written there. Without a look at the vector, the compiler would assume that it has the memory.
     free.try_reserve_exact(bytes).is_ok() && black_box(&free).capacity() >= bytes
 }

@@ -1,8 +1,8 @@
 //! Descriptors that keep the memory of a driver alive when its process is gone.
 //!
-//! A kernel's driver frees what a process has when the last holder of its control node's descriptors closes them. What others have mapped
-//! of that memory would belong to another process from then on, so a process that maps it is given these descriptors first. The driver is not asked which
-//! they are: of its devices that are open in this process, and that nothing is mapped out of, the control node has the highest number.
+//! A kernel's driver frees the memory of a process when the last holder of its control node's descriptors closes them. Mappings of it elsewhere would
+//! then show the memory of another process, so a process that maps it gets these descriptors first. This file finds them without the driver: of the
+//! driver's devices that are open in this process and that no memory is mapped out of, the control node has the highest number.
 
 #![allow(unsafe_code, reason = "looks at descriptors of the driver")]
 
@@ -12,7 +12,7 @@ use rustix::io::fcntl_dupfd_cloexec;
 use shm::{device_node, is_anchor};
 use std::os::fd::{BorrowedFd, OwnedFd, RawFd};
 
-/// Numbers that are looked at where the system does not list a process's descriptors.
+/// The bound of the descriptor numbers that are tried if the system does not list a process's descriptors.
 const NUMBERS_MAX: RawFd = 4096;
 
 /// The reason why the anchors of a driver's memory are not known.
@@ -21,7 +21,7 @@ pub enum NoAnchors {
     /// No descriptor of the driver is open.
     #[error("nothing keeps the driver's memory alive")]
     None,
-    /// There are so many descriptors, which are more than [`ANCHORS_MAX`].
+    /// This many descriptors are open, which are more than [`ANCHORS_MAX`].
     #[error(
         "limit anchors ({ANCHORS_MAX}) reached: {0} descriptors keep the driver's memory alive; it is fixed"
     )]
@@ -32,7 +32,7 @@ pub enum NoAnchors {
 ///
 /// # Errors
 ///
-/// There are none, or more than [`ANCHORS_MAX`].
+/// There are no anchors, or more than [`ANCHORS_MAX`].
 pub(crate) fn anchors(mapped: &[u64]) -> Result<Vec<OwnedFd>, NoAnchors> {
     anchors_among(numbers(), mapped)
 }
@@ -51,12 +51,12 @@ fn anchors_among(numbers: Vec<RawFd>, mapped: &[u64]) -> Result<Vec<OwnedFd>, No
 }
 
 fn device_of(number: RawFd) -> Option<u64> {
-    // SAFETY: only asked what it is, which fails if it is not open. Should its owner close it meanwhile, the answer is that of another.
+    // SAFETY: only asked for its kind, which fails if it is not open. If its owner closes it meanwhile, the answer is about another descriptor.
     device_node(unsafe { BorrowedFd::borrow_raw(number) })
 }
 
 fn copy_of(number: RawFd) -> Option<OwnedFd> {
-    // SAFETY: only copied, as above. The device process looks at what it gets.
+    // SAFETY: only copied, as above. The device process checks the descriptors that it gets.
     fcntl_dupfd_cloexec(unsafe { BorrowedFd::borrow_raw(number) }, 3).ok()
 }
 

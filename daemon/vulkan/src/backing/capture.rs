@@ -1,9 +1,9 @@
 //! Finds the descriptor that a driver maps when it allocates memory that the processor can reach.
 //!
 //! A driver that exports nothing still maps such memory for its own process, out of a device node, and the same descriptor can be mapped
-//! by another process. The executable's own `mmap` stands before the C library's and ends here ([`map`]): it does the same, and while the
-//! calling thread [watches](watching) it keeps a copy of the descriptor. The system calls of this file leave `errno` alone but for the
-//! mapping's own.
+//! by another process. The executable's own `mmap` takes precedence over the C library's and calls [`map`], which does the same. While the
+//! calling thread [watches](watching), `map` also keeps a copy of the descriptor. The system calls of this file leave `errno` alone, except
+//! for the mapping's own.
 
 #![allow(unsafe_code, reason = "stands before the C library's mmap")]
 
@@ -18,18 +18,18 @@ thread_local! {
     /// Bytes that a mapping has to have; 0 while no thread watches. The cell has no destructor, so that it can be read at any time: threads
     /// map memory before they run and when they end.
     static WANTED: Cell<usize> = const { Cell::new(0) };
-    /// The descriptors that were found. They are used while this thread watches, and only then.
+    /// The descriptors that were found. They are used only while this thread watches.
     static FOUND: RefCell<Vec<OwnedFd>> = const { RefCell::new(Vec::new()) };
 }
 
-/// The most descriptors that are kept: more mappings than this are not told apart from this many.
+/// The most descriptors that are kept: any greater number of mappings is treated like this number.
 const FOUND_MAX: usize = 2;
 
 /// Runs `call`, and returns its result and a copy of the descriptor of the character device that the driver maps meanwhile on this thread:
 /// shared, for writing, from its start, `size` bytes, as NVIDIA's driver maps memory only as a whole. The copy is none if the driver maps
-/// none, or several: then it cannot be told which is the memory.
+/// no such device, or several: nothing then tells which one is the memory.
 pub(crate) fn watching<R>(size: u64, call: impl FnOnce() -> R) -> (R, Option<OwnedFd>) {
-    // Larger than what there is of addresses is nothing that could be mapped.
+    // No mapping can be larger than the address space.
     WANTED.set(usize::try_from(size).unwrap_or(usize::MAX).max(1));
     let result = call();
     WANTED.set(0);
@@ -104,7 +104,7 @@ mod tests {
     const BOTH: c_int = libc::PROT_READ | libc::PROT_WRITE;
     const SIZE: usize = 1 << 16;
 
-    /// Maps as a driver does: a file opened for it, and closed again.
+    /// Maps as a driver does: opens a file for the mapping, and closes it again.
     fn mapped(path: &str, len: usize, protection: c_int, flags: c_int, offset: i64) -> bool {
         let file = OpenOptions::new().read(true).write(true).open(path).unwrap();
         // SAFETY: a new mapping, at an address of the kernel's choice.
@@ -128,7 +128,7 @@ mod tests {
         let zero = found(|| mapped("/dev/zero", SIZE, BOTH, SHARED, 0)).expect("a copy");
         let device = File::from(zero).metadata().unwrap().st_rdev();
         assert_eq!(device, rustix::fs::makedev(1, 5));
-        // What was mapped before belongs to no memory object.
+        // An earlier mapping belongs to no memory object.
         assert!(mapped("/dev/zero", SIZE, BOTH, SHARED, 0));
         assert!(found(|| true).is_none());
     }
@@ -149,7 +149,7 @@ mod tests {
             let what = (path, len, protection, flags, offset);
             assert!(found(|| mapped(path, len, protection, flags, offset)).is_none(), "{what:?}");
         }
-        // Which of several it is cannot be told.
+        // Nothing tells which of several mappings is the memory.
         let map = || mapped("/dev/zero", SIZE, BOTH, SHARED, 0);
         assert!(found(|| map() && map()).is_none());
         assert!(found(|| map() && map() && map()).is_none());

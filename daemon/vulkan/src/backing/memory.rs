@@ -1,4 +1,4 @@
-//! Device memory of a guest, and what each allocation is made of.
+//! Device memory of a guest, and the backing of each allocation.
 
 use super::pages::{Pages, rounded};
 use super::reuse_key::ReuseKey;
@@ -12,13 +12,13 @@ use std::sync::atomic::{AtomicU64, Ordering};
 /// Memory of a guest's device.
 #[derive(Debug)]
 pub struct Memory {
-    /// Bytes that the guest asked for, at most as many as were made; set anew when the memory is used again.
+    /// Bytes that the guest asked for, at most as many as were allocated; set anew when the memory is used again.
     size: AtomicU64,
     /// The backing of the memory.
     pub made: Made,
     /// The properties of the allocations that the memory can be used again for, once its guest has freed it; none if it is not used again.
     pub key: Option<ReuseKey>,
-    /// True if the address of the memory can be had again.
+    /// True if a successor can have the memory at the same address.
     pub replays: bool,
 }
 
@@ -27,40 +27,40 @@ pub struct Memory {
 pub enum Made {
     /// Memory that only the driver can use.
     Private {
-        // In the order in which they are let go: who is granted what is given back finds the deposit taken back.
-        /// The deposit that a successor can have it by if this worker dies, once there is one.
+        // The fields are in the order in which they are dropped: the deposit is taken back before the credit can be granted anew.
+        /// The deposit by which a successor can have the memory if this worker dies, once there is a deposit.
         deposit: Mutex<Option<Deposit>>,
-        /// The lease for which it counts, if it does.
+        /// The lease under which the memory counts, if it counts.
         credit: Option<Lease>,
-        /// The way in which a successor of this worker can have it, if there is one.
+        /// The way in which a successor of this worker can have the memory, if there is a way.
         exported: Option<Exported>,
     },
-    /// Pages of ours, and where they are the GPU's own memory, the lease for which they count there.
+    /// Pages of ours; if they are the GPU's own memory, also the lease under which they count there.
     Pages(Pages, Option<Lease>),
     /// Memory that the driver exports.
     Exportable {
-        /// Reads of the processor go through its caches.
+        /// True if reads of the processor go through its caches.
         cached: bool,
         /// The piece as which the memory is counted.
         piece: Piece,
     },
-    /// Imported memory, which another has made.
+    /// Imported memory, which another context has made.
     Imported(Piece),
-    /// Memory that the driver maps, and that others can map, for as long as it is there.
+    /// Memory that the driver maps, and that others can map, for as long as the memory exists.
     DriverMapped(Arc<MemoryFile>),
 }
 
 /// The origin of the descriptor of memory that only the driver uses.
 #[derive(Debug)]
 pub enum Exported {
-    /// The driver makes one when it is asked.
+    /// The driver makes a descriptor when it is asked.
     ByDriver,
-    /// The memory was made of it. Drivers need not export what they have imported.
+    /// The memory was made of this descriptor. Drivers need not export memory that they have imported.
     Imported(Arc<MemoryFile>),
 }
 
 impl Made {
-    /// Memory that only the driver can use, which counts for `credit`.
+    /// Memory that only the driver can use, which counts under `credit`.
     pub fn private(credit: Option<Lease>, exported: Option<Exported>) -> Self {
         Self::Private { credit, exported, deposit: Mutex::default() }
     }
@@ -75,8 +75,8 @@ impl Made {
 }
 
 impl Memory {
-    /// Memory of `size` bytes, which can be used again for an allocation that agrees with `key`, and whose address can be had again if it
-    /// `replays`.
+    /// Memory of `size` bytes, which can be used again for an allocation that agrees with `key`, and which a successor can have at the same
+    /// address if it `replays`.
     pub fn new(size: u64, made: Made, key: Option<ReuseKey>, replays: bool) -> Self {
         Self { size: AtomicU64::new(size), made, key, replays }
     }
@@ -92,7 +92,7 @@ impl Memory {
         self.size.load(Ordering::Relaxed)
     }
 
-    /// Returns the bytes that a buffer of ours can alias, in whole pages; none if the memory is dedicated to what the guest has made.
+    /// Returns the bytes that a buffer of ours can alias, in whole pages; none if the memory is dedicated to an object of the guest.
     pub fn copied_bytes(&self) -> Option<u64> {
         self.key.and(rounded(self.size(), 1))
     }
@@ -142,6 +142,6 @@ impl Memory {
     }
 }
 
-/// Drivers map whole pieces of this size, and what they map can only be mapped as a whole. So memory of another size is made of pages;
-/// guests are told to align what is bound to such memory (`vulkan::logical::dual_buffers`).
+/// The size of a grain: drivers map memory in whole grains, and such memory can be mapped only as a whole. So memory of another size is made of
+/// pages; guests are told to align buffers that are bound to such memory (`vulkan::logical::dual_buffers`).
 pub(crate) const GRAIN: u64 = 64 * 1024;

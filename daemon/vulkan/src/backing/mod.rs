@@ -1,4 +1,4 @@
-//! The backing of device memory: pages, files, and what a driver maps.
+//! The backing of device memory: pages, files, and memory that a driver maps.
 
 pub(crate) mod anchors;
 pub(crate) mod capture;

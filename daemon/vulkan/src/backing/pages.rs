@@ -26,8 +26,8 @@ impl Pages {
         Ok(Self { file: Arc::new(file), mapping })
     }
 
-    /// The first pages of a file that holds a guest's memory, at least `size` bytes, at an address that a successor can have again if there
-    /// is one ([`Self::is_placed`]).
+    /// The first pages of a file that holds a guest's memory, at least `size` bytes; if possible at an address that a successor can have again
+    /// ([`Self::is_placed`]).
     pub fn of_file(file: &Arc<MemoryFile>, size: u64, alignment: u64) -> Result<Self, MapError> {
         let mapping = Mapping::new_placed(file.as_ref(), rounded(size, alignment).unwrap_or(u64::MAX))?;
         Ok(Self { file: Arc::clone(file), mapping })
@@ -37,7 +37,7 @@ impl Pages {
     ///
     /// # Errors
     ///
-    /// The file is not as large, or the address is not to be had.
+    /// The file is smaller, or the address is not available.
     pub fn of_file_at(
         file: &Arc<MemoryFile>,
         size: u64,
@@ -53,7 +53,7 @@ impl Pages {
     pub fn clear(&self) {
         for start in (0..self.size()).step_by(ZEROS.len()) {
             let zeros = &ZEROS[..ZEROS.len().min((self.size() - start) as usize)];
-            // All of it is inside.
+            // All these bytes are inside the mapping.
             let _ = self.mapping.copy_in(start, zeros);
         }
     }
@@ -78,7 +78,7 @@ impl Pages {
         Arc::clone(&self.file)
     }
 
-    /// Returns whether nothing else of this process is made of the pages, or may be.
+    /// Returns whether no other object of this process is made of the pages, or may be.
     pub fn is_sole(&self) -> bool {
         Arc::strong_count(&self.file) == 1 && self.file.piece.is_sole()
     }
@@ -93,7 +93,7 @@ impl Pages {
     }
 }
 
-/// Bytes in whole pages, of which there is one at least; none if there is no such number.
+/// Returns the bytes in whole pages, at least one page; none if the number is too large.
 pub(crate) fn rounded(size: u64, alignment: u64) -> Option<u64> {
     size.max(1).checked_next_multiple_of(alignment.max(rustix::param::page_size() as u64))
 }

@@ -1,4 +1,4 @@
-//! The properties that two allocations of device memory have in common if, but for their contents, one cannot be told from the other.
+//! The properties that two allocations of device memory have in common if they differ only in their contents.
 
 use config::Heap;
 

@@ -1,8 +1,8 @@
 //! Buffers, created for the memory they may be bound to.
 //!
 //! Mappable memory is imported or exported by the back end of `memory`, and Vulkan wants every buffer bound to such memory to say so
-//! when it is created (VUID-VkBindBufferMemoryInfo-memory-02985 and -02726). A guest does not know, so it is said here, for every
-//! buffer that the driver allows it for.
+//! when it is created (VUID-VkBindBufferMemoryInfo-memory-02985 and -02726). A guest does not know of the back end, so this file adds the
+//! statement to every buffer for which the driver allows it.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -18,8 +18,8 @@ use crate::objects::object::Handle as _;
 use crate::validity::buffers;
 use protocol::venus::generated::{self as venus, ChainStruct, ExternalMemoryHandleTypeFlags as HandleTypes};
 
-/// The description of a buffer as far as its address goes, and whether that can be had again. The flag for it is set here, the address is
-/// one that a snapshot brings along: guests can choose neither.
+/// The description of a buffer with its address settled, and whether a successor can have the same address. This function sets the flag for
+/// that, and the address comes from a snapshot: guests can choose neither.
 fn addressed<'a>(
     call: &Call<'a>,
     device: &Device,
@@ -50,7 +50,7 @@ fn addressed<'a>(
     Ok((call.arena.value(venus::BufferCreateInfo { p_next, flags, ..*info })?, replays))
 }
 
-/// The description of a buffer with the memory it may be bound to; none if it must not be, or if the guest says something of pages already.
+/// The description of a buffer that names the memory it may be bound to; none if the driver does not allow it, or the guest has named such memory.
 fn described<'a>(
     call: &Call<'a>,
     device: &Device,
@@ -68,8 +68,8 @@ fn described<'a>(
     Ok(Some(venus::BufferCreateInfo { p_next, ..*info }))
 }
 
-/// The description of the buffer beside that for pages; none if one will do. Where the driver's own memory is given to successors, it says so.
-/// Buffers with an address that cannot be had again are never in such memory.
+/// The description of the buffer beside that for pages; none if one buffer is enough. It names the driver's own memory if that is given to
+/// successors. A buffer whose address a successor cannot have is never in such memory.
 fn second<'a>(
     call: &Call<'a>,
     device: &Device,
@@ -148,7 +148,7 @@ pub(crate) fn get_device_buffer_memory_requirements<'a>(
         return Err(Fault::without("a description"));
     };
     let (buffer, _) = addressed(call, &device, buffer, None)?;
-    // Where the driver maps memory for guests, of the two that are made the one that may be bound to more.
+    // If the driver maps memory for guests, this describes that buffer of the two which may be bound to more memory.
     let driver_maps = device.physical.gpu.trial.driver_mapped.types != 0;
     let for_imports = if driver_maps { None } else { described(call, &device, buffer, MAPPABLE_MEMORY)? };
     let buffer = for_imports.as_ref().unwrap_or(buffer);

@@ -140,7 +140,7 @@ pub(crate) fn free_descriptor_sets<'a>(
     let mut sets = pool.lock_alive()?;
     let ids = c.p_descriptor_sets.unwrap_or(&[]);
     let of_pool = |set: &DescriptorSet| Arc::ptr_eq(&set.pool, &pool);
-    // While they are the guest's still: if this is interrupted, they stay.
+    // The wait comes before the sets are taken from the guest: if the wait is interrupted, the guest keeps them.
     call.have_ended(&device, ids, of_pool, "vkFreeDescriptorSets")?;
     let mut raws = Vec::new();
     for id in ids {
@@ -152,7 +152,7 @@ pub(crate) fn free_descriptor_sets<'a>(
         }
         sets.live.remove(&object.raw);
         let submitted = object.usage.submitted();
-        // One that stays pending ends with the pool.
+        // A set that stays pending ends with the pool.
         match device.completed(&submitted) {
             true => raws.push(object.raw),
             false => sets.left = std::mem::take(&mut sets.left).and(&submitted),
@@ -166,7 +166,7 @@ pub(crate) fn free_descriptor_sets<'a>(
     Ok(venus::FreeDescriptorSetsReply { result: venus::VkResult(result) })
 }
 
-/// `vkUpdateDescriptorSets`: with the pools of all sets locked, in one order for everybody.
+/// `vkUpdateDescriptorSets`: with the pools of all sets locked, in the same order in all threads.
 pub(crate) fn update_descriptor_sets<'a>(
     call: &Call<'a>,
     c: &venus::UpdateDescriptorSets<'a>,

@@ -1,4 +1,4 @@
-//! `VkDevice`: created with what a guest was offered and no more, destroyed with everything it owns.
+//! `VkDevice`: created only with extensions, features and queues that the guest was offered, destroyed with everything it owns.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -44,7 +44,7 @@ pub(crate) fn create_device<'a>(
     Ok(venus::CreateDeviceReply { result: venus::VkResult::SUCCESS, p_device: c.p_device })
 }
 
-/// Begins our cache of a device with its data from a predecessor of this worker, if there are some.
+/// Begins our cache of a device with its data from a predecessor of this worker, if there are any.
 fn begin_own_cache(call: &Call<'_>, device: &Device, id: u64) {
     let Some(sealed) = call.context.restored.take_cache_data(id) else { return };
     match opened(&call.context.env.cache_key, &device.physical.cache_origin, &sealed) {
@@ -122,7 +122,7 @@ fn open(
     Ok(device)
 }
 
-/// Returns whether the group that a device is to be made of, if one is named, is the physical device and nothing else: drivers take for
+/// Returns whether the device group that a guest names, if it names one, has the physical device as its only member: drivers take for
 /// granted that the members are one group of theirs (VUID-VkDeviceGroupDeviceCreateInfo-pPhysicalDevices-00376).
 fn is_group_of_its_own(info: &venus::DeviceCreateInfo<'_>, physical: venus::PhysicalDevice) -> bool {
     info.p_next.iter().all(|next| match next {
@@ -137,7 +137,7 @@ fn is_group_of_its_own(info: &venus::DeviceCreateInfo<'_>, physical: venus::Phys
 /// The queues a device creation asks for, refused if they are not offered.
 ///
 /// Each family is named once for each set of flags (VUID-VkDeviceCreateInfo-queueFamilyIndex-02802). Programs that look for queues
-/// by what they can do name one family twice if it can do everything, as the conformance suite does, and a driver may crash on it.
+/// by their abilities name one family twice if it has them all, as the conformance suite does, and a driver may crash on this.
 fn distinct_queues<'a>(
     families: &[vk::QueueFamilyProperties],
     info: &venus::DeviceCreateInfo<'a>,
@@ -161,7 +161,7 @@ fn distinct_queues<'a>(
     Ok(distinct)
 }
 
-/// Names for the host's device: what the guest enabled and was offered, and what this daemon needs.
+/// The extension names for the host's device: those that the guest enabled and was offered, and those that this daemon needs.
 fn enabled_extensions(
     physical: &PhysicalDevice,
     info: &venus::DeviceCreateInfo<'_>,
@@ -181,12 +181,12 @@ fn enabled_extensions(
     Ok(names.into_iter().map(CStr::as_ptr).collect())
 }
 
-/// `vkDestroyDevice`: may come while children are alive.
+/// `vkDestroyDevice`: a guest may call it while children are alive.
 pub(crate) fn destroy_device(
     call: &Call<'_>,
     c: &venus::DestroyDevice,
 ) -> Result<venus::DestroyDeviceReply, Fault> {
-    // A queue may wait for what never comes, and then this does until the context ends.
+    // A queue may wait for a signal that never comes; this wait then lasts until the context ends.
     if let Ok(device) = call.device(c.device) {
         wait_until_idle(&device, call.cancel)?;
     }

@@ -1,4 +1,4 @@
-//! The choice of the one of two buffers that a guest's id stands for ([`crate::logical::dual_buffers`]), and the memory that such
+//! The choice between the two buffers that one guest id can stand for ([`crate::logical::dual_buffers`]), and the memory that such
 //! buffers need.
 
 use crate::backing::memory::GRAIN;
@@ -8,7 +8,7 @@ use crate::objects::object::{Object, StateOf};
 use crate::validity::buffers::is_computed_on;
 use protocol::venus::generated as venus;
 
-/// Before `vkBindBufferMemory`: the buffer becomes the one for its memory.
+/// Before `vkBindBufferMemory`: chooses the buffer that fits the memory.
 ///
 /// # Errors
 ///
@@ -17,7 +17,7 @@ pub(crate) fn bind_buffer_memory(call: &Call<'_>, c: &venus::BindBufferMemory) -
     choose(call, c.buffer, c.memory)
 }
 
-/// Before `vkBindBufferMemory2`: each buffer becomes the one for its memory.
+/// Before `vkBindBufferMemory2`: chooses for each id the buffer that fits its memory.
 ///
 /// # Errors
 ///
@@ -30,7 +30,7 @@ pub(crate) fn bind_buffer_memory2(
     infos.try_for_each(|info| choose(call, info.buffer, info.memory))
 }
 
-/// Makes a buffer the one for its memory. An error in the ids is found when they are used.
+/// Chooses the buffer that fits the memory. An error in the ids is found when they are used.
 fn choose(call: &Call<'_>, buffer: venus::Buffer, memory: venus::DeviceMemory) -> Result<(), ContextLost> {
     let objects = &call.context.objects;
     let is_imported = {
@@ -49,13 +49,13 @@ fn choose(call: &Call<'_>, buffer: venus::Buffer, memory: venus::DeviceMemory) -
         Some((device, left))
     });
     let Ok(Some((device, raw))) = parted else { return Ok(()) };
-    // Another ring may have looked it up.
+    // Another ring may have looked up the buffer that was not chosen.
     call.destroy(Object::new::<venus::Buffer>(raw, Some(device), StateOf::none(), call.encoding()))
 }
 
-/// Behind `vkGetBufferMemoryRequirements`: memory that is made for the buffer is such as a guest can map.
+/// After `vkGetBufferMemoryRequirements`: changes the requirements so that a guest can map the memory that is made for the buffer.
 ///
-/// This is not so for buffers that are for copies only, which Mesa's driver has for its own use and packs without asking how.
+/// Buffers that are for copies only are left out: Mesa's driver has them for its own use and packs them without asking for requirements.
 ///
 /// # Errors
 ///
@@ -71,7 +71,7 @@ pub(crate) fn get_buffer_memory_requirements<'a>(
     Ok(reply)
 }
 
-/// Behind `vkGetBufferMemoryRequirements2`: does what [`get_buffer_memory_requirements`] does.
+/// After `vkGetBufferMemoryRequirements2`: does what [`get_buffer_memory_requirements`] does.
 ///
 /// # Errors
 ///
@@ -88,7 +88,7 @@ pub(crate) fn get_buffer_memory_requirements2<'a>(
     Ok(reply)
 }
 
-/// Behind `vkGetDeviceBufferMemoryRequirements`: does what [`get_buffer_memory_requirements`] does, for a buffer that is only described.
+/// After `vkGetDeviceBufferMemoryRequirements`: does what [`get_buffer_memory_requirements`] does, for a buffer that is only described.
 ///
 /// # Errors
 ///
@@ -106,7 +106,7 @@ pub(crate) fn get_device_buffer_memory_requirements<'a>(
     Ok(reply)
 }
 
-/// Rounds the size up to whole grains, and the alignment, too, since drivers of guests compute the size from it (VK_KHR_maintenance4).
+/// Rounds the size up to whole grains, and the alignment too, because guests' drivers compute the size from the alignment (VK_KHR_maintenance4).
 fn in_grains(needs: venus::MemoryRequirements) -> venus::MemoryRequirements {
     let size = needs.size.checked_next_multiple_of(GRAIN).unwrap_or(needs.size);
     venus::MemoryRequirements { size, alignment: needs.alignment.max(GRAIN), ..needs }

@@ -1,10 +1,10 @@
-//! Formats as a guest sees them: features and images that it cannot use are not there.
+//! Formats as a guest sees them, without features and images that the guest cannot use.
 //!
-//! A guest cannot name bits that the codec does not know: the generated code drops them from answers, and answers "not supported" where
-//! a question describes an image with such bits. The rest is about copies by the host (`host_copy`): a guest's driver sends the
-//! texels. Mesa before 26.2 takes those of every plane for as large as the format's smallest, so it sends too few for planes of more
-//! than a byte; and it takes those of formats that its own tables lack for a byte. Programs copy such images by a buffer where they see
-//! that the host does not.
+//! A guest cannot name bits that the codec does not know: the generated code drops them from answers, and answers "not supported" if
+//! a question describes an image with such bits. The rest is about copies by the host (`host_copy`), for which a guest's driver sends the
+//! texels. Mesa before 26.2 takes the texels of every plane to be as large as the format's smallest, so it sends too few bytes for planes
+//! with texels of more than a byte. It takes the texels of formats that its own tables lack to be one byte. Programs that see that the host
+//! does not copy such images copy them by a buffer.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -70,7 +70,7 @@ pub(crate) fn get_physical_device_image_format_properties<'a>(
     };
     let unsupported = || Fault::from(vk::Result::ERROR_FORMAT_NOT_SUPPORTED);
     demand_usable(call, &physical, &Asked::new(c.format, c.tiling, c.usage, c.flags, &[]))?;
-    // Programs ask for formats that are newer than this.
+    // Programs ask for formats that are newer than this code.
     let number = |known: Result<i32, Fault>| known.map_err(|_| unsupported());
     let (format, ty) = (number(known(c.format))?, number(known(c.ty))?);
     let tiling = number(known(c.tiling))?;

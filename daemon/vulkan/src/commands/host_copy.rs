@@ -1,8 +1,8 @@
 //! Host image copies (Vulkan 1.4, VK_EXT_host_image_copy): texels travel in the command or in its reply.
 //!
 //! The guest's driver turns `vkCopyImageToMemory` and `vkCopyMemoryToImage` into commands of VK_MESA_venus_protocol that carry the
-//! bytes instead of a pointer. How much memory the host's driver touches follows from the region and the image, not from the size the
-//! guest sent, so it is computed here. A guest that sent less than that is told so: made-up texels would pass for its own.
+//! bytes instead of a pointer. The size of the memory that the host's driver touches follows from the region and the image, not from the size
+//! that the guest sent, so this file computes it. A guest that sent less gets an error: it would take made-up texels for its own.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -20,7 +20,7 @@ use std::sync::Once;
 struct Needs {
     /// The host's image.
     image: u64,
-    /// Bytes of memory from the first to behind the last.
+    /// Bytes of memory from the first byte that the copy touches to the end of the last.
     bytes: usize,
 }
 
@@ -71,7 +71,7 @@ fn opaque_bytes(
     Ok(size.size.checked_mul(facts.layers_of(&region.subresource)))
 }
 
-/// Refuses a copy because the guest's driver has not sent what it takes, or has no room for it.
+/// Refuses a copy because the guest's driver has sent fewer bytes than the copy takes, or has too little room for them.
 fn cut(call: &Call<'_>, there: usize, needed: usize) -> Fault {
     static SAID: Once = Once::new();
     SAID.call_once(|| {

@@ -1,8 +1,8 @@
 //! Images, created for the memory they may be bound to.
 //!
 //! As with buffers, memory that guests map is imported or exported by the back end of `memory`, and an image that is bound to such
-//! memory has to say so when it is created (VUID-VkBindImageMemoryInfo-memory-02989 and -02728). It is said here for every image
-//! whose requirements stay as they are: a driver may keep what can lie in memory of others out of the GPU's own.
+//! memory has to say so when it is created (VUID-VkBindImageMemoryInfo-memory-02989 and -02728). This file adds the statement to every image
+//! whose requirements the statement does not change: a driver may keep images that can lie in external memory out of the GPU's own memory.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -20,7 +20,7 @@ use protocol::venus::generated::{
     ImageCreateFlags,
 };
 
-/// The description of an image with the memory it may be bound to; none if it says something already, or must not.
+/// The description of an image that names the memory it may be bound to; none if the guest has named such memory, or the image must not name it.
 fn described<'a>(
     call: &Call<'a>,
     device: &Device,
@@ -28,7 +28,7 @@ fn described<'a>(
     handle_types: HandleTypes,
 ) -> Result<Option<venus::ImageCreateInfo<'a>>, Fault> {
     let says = |next: &ChainStruct<'_>| matches!(next, ChainStruct::ExternalMemoryImageCreateInfo(_));
-    // Memory of others holds no image that was initialised before (VUID-VkImageCreateInfo-pNext-01443).
+    // External memory holds no image that was initialised before (VUID-VkImageCreateInfo-pNext-01443).
     let fresh = info.initial_layout == venus::ImageLayout::UNDEFINED;
     let modified = info.tiling == venus::ImageTiling::DRM_FORMAT_MODIFIER_EXT;
     if info.p_next.iter().any(says) || !fresh || modified {
@@ -50,8 +50,8 @@ fn described<'a>(
     Ok(same.then_some(described))
 }
 
-/// The memory that an image made of this description would need, its first plane where planes have memory of their own; none where the
-/// driver is too old to tell.
+/// The memory that an image of this description would need, or that its first plane would need if planes have memory of their own; none if
+/// the driver is too old to tell.
 fn requirements(
     call: &Call<'_>,
     device: &Device,

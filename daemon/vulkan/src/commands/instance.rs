@@ -53,7 +53,7 @@ fn no_driver(refused: vk::Result) -> ContextLost {
     DriverError::fails("the driver refuses an instance", refused).into()
 }
 
-/// The description that a guest's program gives of itself, as the host's driver is told: drivers know some programs by name and serve them
+/// The description of a guest's program that the host's driver gets: drivers know some programs by name and serve them
 /// better than others. A name that is longer than [`NAME_MAX`] or not UTF-8 is left out.
 fn program<'a>(guest: Option<&venus::ApplicationInfo<'a>>) -> vk::ApplicationInfo<'a> {
     let Some(guest) = guest else { return vk::ApplicationInfo::default() };
@@ -70,10 +70,10 @@ fn program<'a>(guest: Option<&venus::ApplicationInfo<'a>>) -> vk::ApplicationInf
     }
 }
 
-/// The most bytes of a program's name. A name that a driver looks for is shorter by far.
+/// The most bytes of a program's name. The names that drivers look for are far shorter.
 const NAME_MAX: usize = 255;
 
-/// An instance for a program of the guest. It is not made before there is a program: NVIDIA's driver goes by the name of a process's first.
+/// An instance for a program of the guest. It is not made before there is a program: NVIDIA's driver goes by the name of a process's first program.
 fn instance(context: &Context, program: vk::ApplicationInfo<'_>) -> Result<Instance, ContextLost> {
     context.coming_up.store(true, Ordering::Relaxed);
     let instance = Instance::new(context.env.entry.clone(), program).map_err(no_driver);
@@ -95,8 +95,8 @@ pub(crate) fn create_instance<'a>(
     Ok(venus::CreateInstanceReply { result: venus::VkResult::SUCCESS, p_instance: c.p_instance })
 }
 
-/// `vkDestroyInstance`: everything else of the context goes first. A guest that waits for the answer hears it when all that it has freed is
-/// unmapped, which takes seconds with hundreds of mappings: QEMU does not survive a guest that restarts before, right behind its program.
+/// `vkDestroyInstance`: everything else of the context goes first. A guest that waits gets the answer when all memory that it has freed is
+/// unmapped, which takes seconds with hundreds of mappings: QEMU does not survive a guest that restarts before that, right after its program.
 pub(crate) fn destroy_instance<'a>(
     call: &Call<'a>,
     c: &venus::DestroyInstance,
@@ -130,7 +130,7 @@ pub(crate) fn enumerate_physical_devices<'a>(
     })
 }
 
-/// Lets a guest name the GPU at `index` by `id`. The guest may ask again, and then for more of them.
+/// Lets a guest name the GPU at `index` by `id`. The guest may ask again, and then for more GPUs.
 fn bind_physical_device(
     call: &Call<'_>,
     instance: &Arc<Instance>,
@@ -231,7 +231,7 @@ mod tests {
                 p_physical_device_count: Some(&ids.map_or(0, |ids| ids.len() as u32)),
                 p_physical_devices: ids,
             }))?;
-            // Behind the result: that there is a count.
+            // The words between the result and the count say that there is a count.
             Ok((reply[0] as i32, reply[3]))
         }
 

@@ -1,6 +1,6 @@
 //! `VkPhysicalDevice`: the queries a guest makes before it creates a device, answered by the host and then shaped.
 //!
-//! What is withheld, and why, is in `shape`; this file only asks and lets it be shaped.
+//! `shape` decides which properties and features are withheld, and says why; this file only asks the host and passes the answers to `shape`.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -152,7 +152,7 @@ pub(crate) fn get_physical_device_queue_family_properties<'a>(
     })
 }
 
-/// Reports a question about queues that do not say that they draw. A program that needs one asks nothing else: it ends, or crashes.
+/// Reports a question about queues that do not say that they draw. A program that needs a drawing queue asks nothing else: it ends, or crashes.
 fn tell_of_compute(call: &Call<'_>, physical: &PhysicalDevice) {
     if !physical.gpu.queues.say_that_they_draw() {
         call.context.env.allowance.undrawn();
@@ -211,7 +211,7 @@ fn chained_properties<'a>(
     };
     let lowered = |with: &venus::QueueFamilyProperties2<'a>| with.lower(&call.lowering());
     let hosts = physical.order.swap(guests) as usize;
-    // The driver tells of those before it, too.
+    // The driver reports the families before this one, too.
     let plain = venus::QueueFamilyProperties2 { p_next: &[], ..*wanted };
     let raw =
         call.arena.slice_try_fill(hosts + 1, |at| lowered(if at == hosts { wanted } else { &plain }))?;
@@ -236,7 +236,7 @@ pub(crate) fn get_physical_device_memory_properties<'a>(
     })
 }
 
-/// The memory types and heaps that are counted, and no more: drivers leave the rest of the arrays as they find it.
+/// The memory types and heaps within the counts, and no more: drivers leave the rest of the arrays as they find it.
 fn memory(m: &vk::PhysicalDeviceMemoryProperties) -> venus::PhysicalDeviceMemoryProperties {
     let mut out = venus::PhysicalDeviceMemoryProperties {
         memory_type_count: m.memory_type_count,
@@ -254,9 +254,9 @@ fn memory(m: &vk::PhysicalDeviceMemoryProperties) -> venus::PhysicalDeviceMemory
     out
 }
 
-/// Makes of the driver's budget that of this context. What the context has is counted by the device process: a driver may count other processes' memory
-/// too. What it could have is bounded by its quotas, by what the heap shows, and by what the driver says is free. Memory that is kept to be used
-/// again makes room for whatever is allocated next: it is free.
+/// Turns the driver's budget into that of this context. The device process counts the memory that the context has: a driver may count that of
+/// other processes too. The memory that the context could have is bounded by its quotas, by the heap's shown size, and by the memory that the driver
+/// reports as free. Memory that is kept to be used again makes room for the next allocation: it is free.
 ///
 /// # Errors
 ///
@@ -279,7 +279,7 @@ fn budget_of_context<'a>(
     let figures = budget.heap_budget.iter_mut().zip(&mut budget.heap_usage);
     for (((most, used), heap), index) in figures.zip(heaps).zip(0..) {
         let of_context = match (*counted.of(heap_kind(heap)), heaps) {
-            // A driver with one heap takes what guests map out of it, which counts as memory of the host too.
+            // A driver with one heap takes the memory that guests map out of that heap, and such memory counts as the host's too.
             (of_context, [_]) => of_context.bounded_by(counted.host),
             (of_context, _) => of_context,
         };

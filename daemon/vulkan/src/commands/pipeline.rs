@@ -83,7 +83,7 @@ pub(crate) fn create_graphics_pipelines<'a>(
     Ok(venus::CreateGraphicsPipelinesReply { result, p_pipelines: c.p_pipelines })
 }
 
-/// Ends the journal ahead of a pipeline that is made only if it needs no compilation: another process with a cache of its own may not make it again.
+/// Breaks the journal before a pipeline that is made only if it needs no compilation: another process, with its own cache, may fail to make it again.
 fn breaks_if_it_relies_on_cache(call: &Call<'_>, flags: venus::PipelineCreateFlags, chain: Chain<'_>) {
     let fails = venus::PipelineCreateFlags2::FAIL_ON_PIPELINE_COMPILE_REQUIRED;
     let relies = flags.contains(venus::PipelineCreateFlags::FAIL_ON_PIPELINE_COMPILE_REQUIRED)
@@ -103,7 +103,7 @@ enum Cache {
     Guests(venus::PipelineCache),
     /// The daemon's own, as the guest names none.
     Ours,
-    /// None: the guest names none, and is told which of the pipelines its cache had.
+    /// No cache: the guest names none, and asks which of the pipelines its cache had.
     None,
 }
 
@@ -123,7 +123,7 @@ impl Cache {
         }
     }
 
-    /// Returns the host's handle of it, 0 for none, unless it is ours.
+    /// Returns the host's handle of the cache, 0 for no cache, unless the cache is ours.
     fn lowered(self, l: &Lowering<'_>) -> Result<Option<u64>, Fault> {
         match self {
             Self::Guests(cache) => l.handle(cache).map(Some),

@@ -1,5 +1,5 @@
-//! Pipeline caches. Their data leaves only with a seal (`seal`): a guest whose data has none gets an empty cache, as it does from a driver that was
-//! updated.
+//! Pipeline caches. Their data leaves only with a seal (`seal`): a guest whose data has no seal gets an empty cache, as it would from a driver that
+//! was updated.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -13,7 +13,7 @@ use ash::vk;
 use protocol::venus::generated as venus;
 use seal::{TAG_BYTES, opened, tag};
 
-/// `vkCreatePipelineCache`: initial data is passed if it is authentic. A cache that a predecessor of this worker had begins with what it had there.
+/// `vkCreatePipelineCache`: initial data is passed if it is authentic. A cache that a predecessor of this worker had begins with its data from there.
 ///
 /// `VK_PIPELINE_CACHE_CREATE_EXTERNALLY_SYNCHRONIZED_BIT` is dropped: it is the guest's promise, and a broken one would let two
 /// rings into the driver's cache at once.
@@ -81,7 +81,7 @@ pub(crate) fn merge_pipeline_caches(
     Ok(venus::MergePipelineCachesReply { result: venus::VkResult(result) })
 }
 
-/// `vkGetPipelineCacheData`: the driver's data, or as much of it as there is room for, and its tag.
+/// `vkGetPipelineCacheData`: the driver's data, or as much of the data as fits, and its tag.
 pub(crate) fn get_pipeline_cache_data<'a>(
     call: &Call<'a>,
     c: &venus::GetPipelineCacheData<'a>,

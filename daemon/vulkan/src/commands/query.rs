@@ -54,7 +54,7 @@ struct Pool<'d> {
     raw: u64,
 }
 
-/// Queries of a pool, and how their results are asked for.
+/// Queries of a pool, and the form in which their results are wanted.
 #[derive(Clone, Copy)]
 struct Asked {
     first: u32,
@@ -62,7 +62,7 @@ struct Asked {
     /// Bytes from one result to the next.
     stride: u64,
     flags: venus::QueryResultFlags,
-    /// Bytes, behind which no result starts.
+    /// The number of bytes behind which no result starts.
     size: usize,
 }
 
@@ -85,7 +85,7 @@ impl Asked {
 }
 
 impl Pool<'_> {
-    /// Asks the driver for results; behind the bytes of what is asked for there is room for the largest result.
+    /// Asks the driver for results; `into` has room for the largest result behind the bytes that are asked for.
     #[inline(always)]
     fn ask(self, asked: Asked, into: &mut [u64], cancel: &Cancel) -> Result<i32, Fault> {
         let Asked { first, count, stride, flags, size } = asked;
@@ -97,7 +97,7 @@ impl Pool<'_> {
         }
         let data = into.as_mut_ptr().cast();
         let get = move |flags: venus::QueryResultFlags| {
-            // SAFETY: device and pool are live; no result starts behind `size` and each fits what is allocated behind it.
+            // SAFETY: device and pool are live; no result starts behind `size`, and each fits into the memory allocated behind `size`.
             unsafe { function(self.device.raw(), self.raw, first, count, size, data, stride, flags.0) }
         };
         match WithoutWaiting::of(flags) {
@@ -106,7 +106,7 @@ impl Pool<'_> {
         }
     }
 
-    /// Answers each query out of what is kept, or asks the driver for it.
+    /// Answers each query out of the kept results, or asks the driver for its result.
     #[cold]
     #[inline(never)]
     fn answer_each<'a>(
@@ -114,7 +114,7 @@ impl Pool<'_> {
         call: &Call<'a>,
         c: &venus::GetQueryPoolResults<'a>,
     ) -> Result<venus::GetQueryPoolResultsReply<'a>, Fault> {
-        // What is kept once stays, even if it is forgotten.
+        // Once results are kept, the place for them stays, even if the results are forgotten.
         let queries = call.state(c.query_pool)?;
         let Some(kept) = queries.kept() else { return Err(inconsistent()) };
         let size = c.p_data.map_or(0, <[u8]>::len);
@@ -124,7 +124,7 @@ impl Pool<'_> {
         let mut all = vk::Result::SUCCESS.as_raw();
         for index in 0..c.query_count {
             let query = c.first_query + index;
-            // The largest result, and room for as much behind it.
+            // Room for the largest result, and for as much again behind it.
             let mut words = [0u64; 2 * RESULT_WORDS];
             let mut bytes = [0u8; LARGEST_RESULT];
             if kept.get(query, &mut words[..kept.words()]) {
@@ -187,7 +187,7 @@ pub(crate) fn read_results(
     Ok(all)
 }
 
-/// The flags of a request that waits, without the wait: a driver's own has no end, and cannot be cancelled.
+/// The flags of a request that waits, without the wait: a driver's own wait may last for ever, and cannot be cancelled.
 struct WithoutWaiting(venus::QueryResultFlags);
 
 impl WithoutWaiting {
@@ -199,7 +199,7 @@ impl WithoutWaiting {
     }
 }
 
-/// Asks until there is an answer, less and less often.
+/// Asks until there is an answer, at growing intervals.
 fn poll(cancel: &Cancel, mut ask: impl FnMut() -> i32) -> Result<i32, Fault> {
     let mut pause = Duration::from_micros(20);
     loop {

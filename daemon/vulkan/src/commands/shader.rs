@@ -1,6 +1,6 @@
-//! Shader modules on their way to the driver: checked, with workgroup memory that starts as zeros, and no other way in.
+//! Shader modules on their way to the driver: they are checked, their workgroup memory starts as zeros, and no shader reaches the driver otherwise.
 //!
-//! Code reaches the driver as a module or inside a pipeline's stage; each stage is checked against the module it names. What is refused
+//! Code reaches the driver as a module or inside a pipeline's stage; each stage is checked against the module it names. A refused command
 //! is answered with `VK_ERROR_INVALID_SHADER_NV`, and a guest that goes on finds a tombstone.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
@@ -57,8 +57,8 @@ fn prepare<'a>(
     Ok((prepared, Shader { module, words: kept }))
 }
 
-/// A stage of a pipeline with this layout as the driver gets it: code in its chain is prepared, its module has what it names, and the
-/// layout what it uses.
+/// A stage of a pipeline with this layout as the driver gets it: code in its chain is prepared, its module has the entry point
+/// that the stage names, and the layout has the bindings that it uses.
 pub(crate) fn stage<'a>(
     rules: &Shaders,
     call: &Call<'a>,
@@ -102,8 +102,8 @@ pub(crate) fn stage<'a>(
     Ok(prepared)
 }
 
-/// Demands that a pipeline's layout has what an entry point uses (VUID-VkComputePipelineCreateInfo-layout-07988), where it says what is in
-/// a set.
+/// Demands that a pipeline's layout has the bindings that an entry point uses (VUID-VkComputePipelineCreateInfo-layout-07988), for those sets
+/// whose contents it states.
 fn check_layout(
     call: &Call<'_>,
     module: &spirv::Module,
@@ -118,7 +118,7 @@ fn check_layout(
     for (set, binding) in used {
         let is_there = match layout.sets.get(set as usize) {
             Some(Some(set)) => set.facts.place(binding).is_some(),
-            // A pipeline library leaves it open.
+            // A pipeline library leaves the set open.
             Some(None) => true,
             None => false,
         };
@@ -162,7 +162,7 @@ fn specialisation(
         let Some(value) = bytes else {
             return Err(refused(call, &"a pipeline specialises a constant with what is outside its data"));
         };
-        // What the module does not have is not specialised, however wide it is.
+        // A constant that the module does not have is not specialised, whatever the value's width.
         let Some(width) = widths.get(&entry.constant_id) else { continue };
         if value.len() != usize::from(*width) {
             return Err(refused(call, &"a pipeline specialises a constant with a value of another width"));
@@ -174,7 +174,7 @@ fn specialisation(
     Ok(values)
 }
 
-/// Tells the operator why the driver gets no shader, or no pipeline of one.
+/// Tells the operator why the driver does not get a shader, or a pipeline of a shader.
 #[cold]
 fn refused(call: &Call<'_>, reason: &dyn Display) -> Fault {
     call.context.env.allowance.shader_refused(reason);

@@ -1,7 +1,7 @@
-//! Objects that the host has and that are of no use: the command that should have filled them failed, and the guest does not know.
+//! Objects of the host that are of no use: the command that should have filled them failed, and the guest does not know.
 //!
-//! Drivers take a buffer without memory or a set without descriptors for one that has them. So whatever names such an object
-//! fails as if it had not been created, and a command buffer that names it is spoilt; it can only be destroyed.
+//! Drivers take a buffer without memory for one with memory, and a set without descriptors for one with descriptors. So a command that names
+//! such an object fails as if the object had not been created, and a command buffer that names it is spoilt; it can only be destroyed.
 
 use crate::context::error::INVALID;
 use crate::execution::call::Call;
@@ -28,7 +28,7 @@ pub(crate) fn bind_image_memory2(call: &Call<'_>, c: &venus::BindImageMemory2<'_
     c.p_bind_infos.unwrap_or(&[]).iter().for_each(|bind| fail(call, bind.image, result));
 }
 
-/// `vkUpdateDescriptorSets` failed: none of its sets is whole. They are freed with their pool, so they stay where they are.
+/// `vkUpdateDescriptorSets` failed: none of its sets is complete. The sets are freed with their pool, so they stay where they are.
 pub(crate) fn update_descriptor_sets(call: &Call<'_>, c: &venus::UpdateDescriptorSets<'_>, result: i32) {
     let written = c.p_descriptor_writes.unwrap_or(&[]).iter().map(|write| write.dst_set);
     let copied = c.p_descriptor_copies.unwrap_or(&[]).iter().map(|copy| copy.dst_set);

@@ -7,7 +7,7 @@ use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
 
 /// An answer to a request for memory: none means that a limit is reached, or that the device process is gone; the reason is logged. It is an
-/// error if the wait was interrupted: what is granted later goes back.
+/// error if the wait was interrupted: memory that is granted later is returned.
 pub type Asked<T> = Result<Option<T>, Interrupted>;
 
 /// Grants memory before the driver allocates it.
@@ -25,13 +25,13 @@ pub trait Allowance: Send + Sync {
     /// device process is gone.
     fn deposit(&self, file: BorrowedFd<'_>) -> Option<Deposit>;
 
-    /// Waits until the device process has closed what it was about to close: memory of deposits that were taken back, or that a worker has left.
+    /// Waits until the device process has closed the memory that it was about to close: of deposits that were taken back, or that a worker left.
     fn closed(&self, cancel: &Cancel) -> Asked<()>;
 
-    /// Returns how much memory the context has, and how much it could come to have now.
+    /// Returns how much memory the context has, and how much it could have now.
     fn budget(&self, cancel: &Cancel) -> Asked<PerHeap<HeapBudget>>;
 
-    /// Waits until all is unmapped that the guest has freed.
+    /// Waits until all memory that the guest has freed is unmapped.
     fn caught_up(&self, cancel: &Cancel) -> Asked<()>;
 
     /// Reports that a limit of `config::ContextLimits` is reached, for the first time perhaps.
@@ -40,11 +40,11 @@ pub trait Allowance: Send + Sync {
     /// Reports, for the log, that a shader, or a pipeline of one, is refused.
     fn shader_refused(&self, reason: &dyn Display);
 
-    /// Reports, for the log, that the guest asks for what `--queues` denies.
+    /// Reports, for the log, that the guest asks for graphics, which `--queues` denies.
     fn undrawn(&self);
 
     /// Reports that `command` has waited for long for the completion of a submission that uses its object. The command is refused if the
-    /// submission `is_blocked`, which means that it waits itself.
+    /// submission `is_blocked`, which means that the submission itself waits.
     fn overdue(&self, command: &'static str, is_blocked: bool);
 }
 
@@ -53,24 +53,24 @@ pub trait Allowance: Send + Sync {
 pub struct HeapBudget {
     /// The bytes that the context has.
     pub used: u64,
-    /// The bytes that it could have now, with those that it has.
+    /// The bytes that it could have now, including those that it has.
     pub most: u64,
 }
 
 impl HeapBudget {
-    /// Returns the budget of a context that uses so many bytes of what it has for nothing.
+    /// Returns the budget of a context that has `unused` bytes without a use for them.
     pub(crate) fn without(self, unused: u64) -> Self {
         Self { used: self.used.saturating_sub(unused), ..self }
     }
 
-    /// Returns the budget of memory of which some counts for another one too.
+    /// Returns this budget, bounded by another from which the same memory is taken.
     pub(crate) fn bounded_by(self, other: Self) -> Self {
         let room = |budget: Self| budget.most.saturating_sub(budget.used);
         Self { most: self.used.saturating_add(room(self).min(room(other))), ..self }
     }
 }
 
-/// Something granted; it is given back when this is dropped.
+/// A granted permission, which is returned when this value is dropped.
 pub struct Lease(Option<Box<dyn FnOnce() + Send + Sync>>);
 
 impl Lease {
@@ -94,7 +94,7 @@ impl std::fmt::Debug for Lease {
     }
 }
 
-/// Memory that others may come to see, under the name that the device process knows it by.
+/// Memory that other contexts may come to see, with the number by which the device process knows it.
 #[derive(Clone, Debug)]
 pub struct Piece {
     /// The number by which the device process knows the memory; none in a trial, whose memory is not counted.
@@ -119,10 +119,10 @@ impl Piece {
     }
 }
 
-/// A descriptor of memory that only the driver uses, which the device process has until this is dropped.
+/// A descriptor of memory that only the driver uses, which the device process has until this value is dropped.
 #[derive(Debug)]
 pub struct Deposit {
-    /// The number by which the device process knows it.
+    /// The number by which the device process knows the deposit.
     pub id: DepositId,
     _lease: Lease,
 }
@@ -137,7 +137,7 @@ impl Deposit {
 /// A descriptor of a [`Piece`] of memory.
 #[derive(Debug)]
 pub struct MemoryFile {
-    // In the order in which they are let go.
+    // The fields are in the order in which they have to be dropped.
     file: OwnedFd,
     /// The piece of memory that the descriptor is of.
     pub piece: Piece,

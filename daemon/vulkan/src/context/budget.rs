@@ -1,7 +1,7 @@
 //! Bytes of one kind that a context's commands hold, counted for all its rings and queues together.
 //!
-//! A command can name the same stream many times, decode to more than it is, and wait for as long as the guest likes: counted for each ring
-//! or each submission alone, what commands hold would grow with their number, out of memory that the guest's quotas know nothing of.
+//! A command can name the same stream many times, decode to more bytes than its own, and wait for as long as the guest likes. If each ring or
+//! submission were counted alone, these bytes would grow with their number, out of memory that the guest's quotas do not cover.
 
 use super::cause::Limit;
 use super::error::ContextLost;
@@ -28,12 +28,12 @@ pub struct Counted {
 }
 
 impl Budget {
-    /// A budget of `bytes`, of which nothing is held; `limit` makes the error for more than that.
+    /// A budget of `bytes`, none of them held; `limit` makes the error for a holder that would exceed the budget.
     pub fn new(limit: impl Fn(usize) -> Limit, bytes: usize) -> Self {
         Self(Arc::new(Inner { reached: limit(bytes), limit: bytes, used: AtomicUsize::new(0) }))
     }
 
-    /// Returns the count of what one holder is going to hold, from 0 on.
+    /// Returns the count of one holder's bytes, which begins at 0.
     pub fn count(&self) -> Counted {
         Counted { bytes: 0, of: Arc::clone(&self.0) }
     }
@@ -50,7 +50,7 @@ impl Counted {
         self.more(bytes).then_some(()).ok_or_else(|| ContextLost::from(reached))
     }
 
-    /// Counts nothing for this holder any more.
+    /// Sets the count of this holder to 0.
     pub fn clear(&mut self) {
         self.of.used.fetch_sub(std::mem::take(&mut self.bytes), Ordering::Relaxed);
     }

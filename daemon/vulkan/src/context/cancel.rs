@@ -1,4 +1,4 @@
-//! A flag that ends waits: for good when a ring is destroyed or the context goes, or for now when the context comes to rest.
+//! A flag that ends waits: for good when a ring is destroyed or the context ends, or for now when the context comes to rest.
 
 use super::error::{ContextLost, Fault};
 use ash::vk;
@@ -7,14 +7,14 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Instant;
 
-/// The flag, which the one who waits and the one who ends the wait share.
+/// The flag, which the waiting thread and the thread that ends the wait share.
 #[derive(Clone, Debug, Default)]
 pub struct Cancel(Arc<Shared>);
 
 #[derive(Debug, Default)]
 struct Shared {
     flag: AtomicU8,
-    /// The time since which the command waits that was interrupted, and is the next again.
+    /// The time since which the interrupted command waits, which is the next to be executed again.
     began: Mutex<Option<Instant>>,
 }
 
@@ -27,7 +27,7 @@ pub enum Stop {
     Interrupted,
 }
 
-/// The error of a wait that was interrupted, and says nothing about what was waited for.
+/// The error of a wait that was interrupted, which tells nothing about the awaited event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Interrupted;
 
@@ -44,7 +44,7 @@ impl Cancel {
         self.0.flag.store(CANCELLED, Ordering::SeqCst);
     }
 
-    /// Ends every wait that looks at this flag until [`Self::resume`], unless they end for good.
+    /// Ends every wait that looks at this flag, until [`Self::resume`]; does nothing if waits have ended for good.
     pub fn interrupt(&self) {
         self.change(RUNNING, INTERRUPTED);
     }
@@ -78,19 +78,19 @@ impl Cancel {
         }
     }
 
-    /// A command begins to wait. Returns the time since which it does: if it was interrupted, since before that.
+    /// Begins the wait of a command. Returns the time since which the command waits, which includes its wait before an interruption.
     pub(crate) fn begins(&self) -> Instant {
         self.0.began.lock().take().unwrap_or_else(Instant::now)
     }
 
-    /// The command that waits since this time stops for a reason, and begins once more if it is only interrupted.
+    /// Stops a command that has waited since `began`, for a reason; if it is only interrupted, it will begin once more.
     pub(crate) fn stops(&self, began: Instant, stop: Stop) -> Fault {
         *self.0.began.lock() = Some(began).filter(|_| stop == Stop::Interrupted);
         stop.into()
     }
 
     fn change(&self, from: u8, to: u8) {
-        // Where it is not as expected, it stays as it is.
+        // A flag with another value than `from` stays as it is.
         let _ = self.0.flag.compare_exchange(from, to, Ordering::SeqCst, Ordering::SeqCst);
     }
 }
@@ -107,7 +107,7 @@ impl From<Interrupted> for Fault {
     }
 }
 
-/// A wait that is cancelled ends like one on a device that is lost.
+/// A wait that is cancelled ends like a wait on a lost device.
 impl From<Stop> for Fault {
     fn from(stop: Stop) -> Self {
         match stop {

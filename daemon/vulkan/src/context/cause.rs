@@ -1,4 +1,4 @@
-//! The causes for which a context cannot go on, told apart by the party that is at fault.
+//! The causes that end a context, grouped by the party at fault.
 //!
 //! A cause names rules, objects, limits and results, never the content of a guest's bytes.
 
@@ -12,7 +12,7 @@ use protocol::venus::ring::RingError;
 use std::fmt;
 use std::time::Duration;
 
-/// The cause for which a context cannot go on.
+/// The cause that ends a context.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Cause {
     /// The stream breaks a rule of the protocol.
@@ -24,10 +24,10 @@ pub enum Cause {
     /// The host's driver fails.
     #[error(transparent)]
     Driver(#[from] DriverError),
-    /// The host lacks something.
+    /// The host lacks a resource, or refuses a request.
     #[error(transparent)]
     Host(#[from] HostError),
-    /// The worker that had the context before has written something that cannot be taken over.
+    /// The worker that had the context before has written data that cannot be taken over.
     #[error(transparent)]
     Inherited(#[from] InheritedError),
     /// This program breaks a rule of its own: a message that must not reach a worker, or a bug.
@@ -42,7 +42,7 @@ pub enum Cause {
 }
 
 impl Cause {
-    /// Returns the party that is at fault; none if the words say it all.
+    /// Returns the party that is at fault; none if the cause's message says enough.
     pub fn at_fault(&self) -> Option<AtFault> {
         match self {
             Self::Stream(error) => (!error.is_limit()).then_some(AtFault::Guest),
@@ -67,13 +67,13 @@ pub enum StreamError {
     /// A reply does not fit into its window.
     #[error("reply: {0}")]
     Reply(#[from] Overflow),
-    /// A command lacks what it cannot be without, such as its description or an id.
+    /// A command lacks a required part, such as its description or an id.
     #[error("without {0}")]
     Without(&'static str),
     /// A transport command where only commands of the host's driver belong, or the other way round.
     #[error("{0} has no place here")]
     Misplaced(&'static str),
-    /// A command for which the host's driver has no function, although only what it has was offered.
+    /// The guest sends a command that the device did not offer: the host's driver has no function for it.
     #[error("{0} is not offered by this device")]
     NotOffered(&'static str),
     /// No object has the id.
@@ -94,7 +94,7 @@ pub enum StreamError {
         /// The kind that the command is about.
         wanted: ObjectType,
     },
-    /// A new object is given the id of another.
+    /// A command gives a new object the id of another object.
     #[error("object id {0} is in use already")]
     IdInUse(u64),
     /// No ring has the id.
@@ -106,7 +106,7 @@ pub enum StreamError {
     /// The resource is memory of the driver.
     #[error("resource {0} is not shared memory")]
     NotShared(ResourceId),
-    /// Something does not lie where it has to.
+    /// A range does not lie within the bounds that it has to.
     #[error("{0} outside {1}")]
     Outside(&'static str, &'static str),
     /// Another rule.
@@ -115,14 +115,14 @@ pub enum StreamError {
 }
 
 impl StreamError {
-    /// Returns whether the stream is right but for a limit of ours.
+    /// Returns whether the stream keeps all rules and only exceeds a limit of ours.
     fn is_limit(&self) -> bool {
         let Self::Decode(DecodeError { kind, .. }) = self else { return false };
         matches!(kind, DecodeErrorKind::ArenaFull | DecodeErrorKind::OutBudget | DecodeErrorKind::ChainLength)
     }
 }
 
-/// A limit that a context has reached, with its value; those of `config::ContextLimits` and what else ends a context.
+/// A limit that a context has reached, with its value: one of `config::ContextLimits`, or another that ends a context.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Limit {
     /// Rings alive at once.
@@ -169,7 +169,7 @@ impl Limit {
         }
     }
 
-    /// Returns what had too much where the name does not say it, and the remedy.
+    /// Returns the resource that was used up, if the limit's name does not say it, and the remedy.
     fn advice(self) -> &'static str {
         match self {
             Self::Rings(_) | Self::Objects(_) | Self::ShaderMemory(_) => "; raise it if programs need more",
@@ -188,7 +188,7 @@ impl Limit {
     }
 }
 
-/// Begins as all messages about limits do.
+/// Begins with the same words as all messages about limits.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "limit {} ", self.name())?;
@@ -219,13 +219,13 @@ pub enum DriverError {
     /// No driver makes an instance.
     #[error("no Vulkan driver makes an instance: {0}")]
     NoAnswer(vk::Result),
-    /// The drivers do not tell what GPUs there are.
+    /// The drivers do not list the GPUs.
     #[error("the Vulkan drivers report no device: {0}")]
     NoList(vk::Result),
-    /// Something failed that has to succeed.
+    /// A call that has to succeed has failed.
     #[error("{what}: {}", words(*result))]
     Fails {
-        /// The thing that fails, in words.
+        /// The operation that fails, in words.
         what: &'static str,
         /// The `VkResult`.
         result: i32,
@@ -238,13 +238,13 @@ pub enum DriverError {
     NoGpu,
 }
 
-/// Something that the host lacks.
+/// A resource that the host lacks, or a request that it refuses.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum HostError {
-    /// The system refuses something, and says why.
+    /// The system refuses a request, and says why.
     #[error("{what}: {why}")]
     Refused {
-        /// The thing that fails, in words of ours.
+        /// The operation that fails, in words of ours.
         what: &'static str,
         /// The system's words.
         why: String,
@@ -264,7 +264,7 @@ pub enum HostError {
         Bytes(*of)
     )]
     NoneToSpare {
-        /// Bytes that have come.
+        /// Bytes that have arrived.
         held: u64,
         /// Bytes of all contents.
         of: u64,
@@ -279,28 +279,28 @@ impl DriverError {
 }
 
 impl HostError {
-    /// Something fails for the reason `why`.
+    /// The error of a request that the system refuses for the reason `why`.
     pub fn refused(what: &'static str, why: impl fmt::Display) -> Self {
         Self::Refused { what, why: why.to_string() }
     }
 }
 
-/// Something that a predecessor has written and that cannot be taken over. It may have been written with malice.
+/// An error in the data that a predecessor has written, which cannot be taken over. The data may have been written with malice.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum InheritedError {
-    /// The other worker cannot be heard, for a reason that may be its own or not; in words of ours.
+    /// The link to the other worker fails, for a reason that may be that worker's fault or not; in words of ours.
     #[error("{0}")]
     Link(String),
     /// The bytes cannot be read; in words of ours.
     #[error("{0}")]
     Unreadable(String),
-    /// A stream was written that breaks a rule of the protocol.
+    /// The written stream breaks a rule of the protocol.
     #[error(transparent)]
     Stream(StreamError),
-    /// Something was written that makes no sense, or whose parts do not belong together.
+    /// The written data makes no sense, or its parts do not belong together.
     #[error("{0}")]
     Broken(&'static str),
-    /// Something is wrong with an object.
+    /// An object has a fault.
     #[error("{kind} {id} {is}")]
     Object {
         /// The kind of object, in words.
@@ -310,13 +310,13 @@ pub enum InheritedError {
         /// The fault of the object, after its id.
         is: &'static str,
     },
-    /// The host has not what it had: another driver, or less memory.
+    /// The host has another driver than before, or less memory.
     #[error("{0}")]
     Lacking(&'static str),
     /// The driver gives a buffer another address.
     #[error("buffer {0} gets another address than it had")]
     OtherAddress(u64),
-    /// An object was there before and cannot be made again.
+    /// An object existed before and cannot be made again.
     #[error("object {id} of kind {} could not be made again", kind.0)]
     NotMade {
         /// The id in the guest.
@@ -330,10 +330,10 @@ pub enum InheritedError {
     /// A journal contains a command that no successor can repeat.
     #[error("a journal cannot be replayed: {0}")]
     Unrepeatable(&'static str),
-    /// Something fails that did not fail before.
+    /// A call fails that did not fail before.
     #[error("{what}: {}", words(*result))]
     Fails {
-        /// The thing that fails, in words.
+        /// The operation that fails, in words.
         what: &'static str,
         /// The `VkResult`.
         result: i32,
@@ -341,7 +341,7 @@ pub enum InheritedError {
 }
 
 impl InheritedError {
-    /// Returns the predecessor if it has written something wrong; none if it could not know better.
+    /// Returns the predecessor if it has written wrong data; none if it could not know better.
     fn at_fault(&self) -> Option<AtFault> {
         let is_wrong = match self {
             Self::Stream(error) => !error.is_limit(),

@@ -1,4 +1,4 @@
-//! Calls in which a driver compiles shaders, and how long they have taken: nothing else ends a call to a driver.
+//! Calls in which a driver compiles shaders, and how long they have taken: without this measure, nothing would end such a call.
 
 use parking_lot::Mutex;
 use std::time::{Duration, Instant};
@@ -77,7 +77,7 @@ mod tests {
         assert_eq!(all.look(after(0)), (false, None));
         let first = all.begin();
         assert_eq!(all.look(after(150)), (true, None));
-        // Another one does not count for it, nor the time between two looks.
+        // Neither the time of another call nor more than one step between two looks counts for it.
         let second = all.begin();
         assert_eq!(all.look(after(60_000)), (true, None));
         drop(first);

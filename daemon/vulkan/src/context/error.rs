@@ -1,20 +1,20 @@
-//! The errors of executing a command, told apart by whose fault they are.
+//! The errors of executing a command, grouped by the party at fault.
 
 use super::cause::{Cause, InheritedError, StreamError};
 use config::AtFault;
 use protocol::venus::generated::Command;
 use std::fmt;
 
-/// The context cannot go on, for a [`Cause`]. The other contexts do not notice. Or, if it
+/// The loss of a context, which cannot go on for a [`Cause`]; the other contexts do not notice. Or, if this
 /// [is an interruption](Self::is_interruption), a command was not executed for now, and left no trace.
 ///
-/// Every result of a command has room for it, so it is as small as a pointer.
+/// Every result of a command has room for this type, so it is as small as a pointer.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ContextLost(Option<Box<Loss>>);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Loss {
-    /// The number of the command that it is about, if it is about one.
+    /// The number of the command that caused the loss, if a command did.
     command: Option<i32>,
     cause: Cause,
 }
@@ -69,7 +69,7 @@ impl ContextLost {
         self
     }
 
-    /// Returns the same loss, with the name of the command that it is about.
+    /// Returns this loss with the number of the command that caused it, unless the loss has a number already.
     #[cold]
     #[must_use]
     pub fn within(mut self, number: i32) -> Self {
@@ -119,14 +119,14 @@ pub enum Fault {
 }
 
 impl Fault {
-    /// The fault of a command for which the host's driver has no function, although only what it has was offered.
+    /// The fault of a command for which the host's driver has no function, although only commands with a function were offered.
     #[cold]
     pub fn missing(command: &'static str) -> Self {
         StreamError::NotOffered(command).into()
     }
 
     /// The fault of a command that breaks valid usage in a way that could corrupt this process: it is not executed, and is answered with an
-    /// error if it has an answer. Programs live on with that, as many do natively.
+    /// error if it has an answer. Programs survive such an error, as many do natively.
     #[cold]
     pub fn invalid(rule: &'static str) -> Self {
         Self::Failed(Self::refused(rule))
@@ -144,7 +144,7 @@ impl Fault {
         StreamError::Rule(rule).into()
     }
 
-    /// The fault of a command without something that it cannot be without.
+    /// The fault of a command that lacks a required part.
     #[cold]
     pub fn without(what: &'static str) -> Self {
         StreamError::Without(what).into()

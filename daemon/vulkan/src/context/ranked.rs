@@ -1,15 +1,15 @@
-//! The order of the locks between a command that submits and the gate. The type of each says its rank.
+//! The order of the locks between a command that submits and the gate. The type of each lock states its rank.
 //!
-//! A thread that holds one of them waits for none of the same or a lower rank. In a debug build, which most tests use, a thread that does
-//! panics. It may try to take one ([`Ranked::try_lock`]).
+//! A thread that holds one of these locks never waits for one of the same or a lower rank. In a debug build, which most tests use, a thread
+//! that does panics. It may try to take such a lock ([`Ranked::try_lock`]).
 //!
 //! | rank | lock | is held |
 //! | --- | --- | --- |
-//! | [`TURN`] | the gate's turn | while what is ready is counted, and while one of them passes |
+//! | [`TURN`] | the gate's turn | while ready submissions are counted, and while one of them passes |
 //! | [`HELD_QUEUE`] | a held queue | while submissions get their numbers, and while its first entry is taken out |
 //! | [`HOST_QUEUE`] | a queue of the host | while the driver is called with it |
 //! | [`FENCE`] | the last submission of a fence | while a submission takes the fence along, or the fence is reset |
-//! | [`QUEUES`] | the queues of a device | while one of them is asked |
+//! | [`QUEUES`] | the queues of a device | while one of the queues is asked |
 //! | [`SUBMISSIONS`] | the submissions of a queue | while their stages change, never while the driver submits |
 //! | [`MEASURED`] | the times up to which a queue's work is known | while the gate is told of an end |
 //! | [`COUNTS`] | the counts of the gate | while they change |
@@ -44,7 +44,7 @@ const RANKS: usize = 9;
 #[derive(Default)]
 pub(crate) struct Ranked<const RANK: u8, T>(Mutex<T>);
 
-/// The right to a value, until the end of this one: a guard of the lock that is wrapped, and a note that this thread has it.
+/// The right to a value for as long as this guard lives: a guard of the wrapped lock, and a note that this thread holds the lock.
 pub(crate) struct RankedGuard<const RANK: u8, G> {
     guard: G,
     _noted: Noted<RANK>,
@@ -70,7 +70,7 @@ impl<const RANK: u8, T> Ranked<RANK, T> {
         RankedGuard { guard: self.0.lock(), _noted: noted }
     }
 
-    /// Takes one more of several locks of this rank, which all threads take in the same order.
+    /// Takes a further lock of this rank; all threads take such locks in the same order.
     pub(crate) fn lock_another(&self) -> Exclusive<'_, RANK, T> {
         let noted = Noted::above(RANK + 1);
         RankedGuard { guard: self.0.lock(), _noted: noted }

@@ -17,7 +17,7 @@ pub struct ResourceMemory {
 
 /// The resources that the context sees.
 pub trait ResourceTable: Send + Sync {
-    /// The device memory behind a resource, after waiting for it if it is on its way; none if the context sees no such resource.
+    /// Returns the device memory behind a resource, and waits for it if it is on its way; none if the context sees no such resource.
     ///
     /// # Errors
     ///

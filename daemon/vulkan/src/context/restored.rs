@@ -1,4 +1,4 @@
-//! Memory and addresses that a snapshot brings along, until the commands come that make what has them.
+//! Memory and addresses that a snapshot brings along, kept until the commands that make their objects are executed.
 
 use super::allowance::MemoryFile;
 use super::cause::InheritedError;
@@ -9,12 +9,12 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The memory files of allocations that are still to be made, and descriptors of the driver's memory, the opaque addresses of memory and buffers,
-/// allocations whose contents come later, and those that are to be filled out of the driver's memory, by the guest's ids; and the data of
-/// pipeline caches. There are some only while a snapshot is rebuilt.
+/// The memory files of allocations that are still to be made, descriptors of the driver's memory, the opaque addresses of memory and buffers,
+/// allocations whose contents come later, and allocations that are to be filled out of the driver's memory, all by the guest's ids; and the data
+/// of pipeline caches. All of this is empty unless a snapshot is being rebuilt.
 #[derive(Debug, Default)]
 pub struct Restored {
-    /// False while there are none, which costs every creation next to nothing.
+    /// False while all of this is empty, so that the look-up costs a creation next to nothing.
     any: AtomicBool,
     all: Mutex<FxHashMap<u64, Box<RestoredMemory>>>,
     addresses: Mutex<FxHashMap<u64, u64>>,
@@ -22,17 +22,17 @@ pub struct Restored {
     exported: Mutex<FxHashMap<u64, Arc<MemoryFile>>>,
     refilled: Mutex<Vec<(u64, Arc<MemoryFile>)>>,
     caches: Mutex<FxHashMap<u64, Box<[u8]>>>,
-    /// True once a GPU was seen, and once one was seen that is not the one that the predecessor had, or is served by another driver.
+    /// True once a GPU was seen. `is_elsewhere` is true once a GPU was seen that the predecessor did not have, or that has another driver.
     has_seen_gpus: AtomicBool,
     is_elsewhere: AtomicBool,
 }
 
-/// Allocations whose contents come once everything is made, by the guest's ids: they are not cleared before.
+/// Allocations whose contents come after all objects are made, by the guest's ids: they are not cleared when they are made.
 #[derive(Debug, Default)]
 struct FilledLater {
     /// The allocations that are still to be made.
     awaited: FxHashSet<u64>,
-    /// The allocations that were made, and hold whatever was there before.
+    /// The allocations that were made, and hold old bytes of the memory.
     made: FxHashSet<u64>,
 }
 
@@ -41,11 +41,11 @@ struct FilledLater {
 pub struct RestoredMemory {
     /// The file.
     pub file: Arc<MemoryFile>,
-    /// The bytes of it that are the allocation's, in whole pages.
+    /// The bytes of the file that belong to the allocation, in whole pages.
     pub size: u64,
-    /// The address at which its first byte has to be mapped; 0 if any will do.
+    /// The address at which its first byte has to be mapped; 0 if any address will do.
     pub address: u64,
-    /// The number of blobs that show it.
+    /// The number of blobs that show the memory.
     pub shown: u32,
 }
 
@@ -94,7 +94,7 @@ impl Restored {
         filled.awaited.len() + filled.made.len() <= limit
     }
 
-    /// Returns whether the contents of an allocation come later that is made now.
+    /// Returns whether the contents of an allocation that is made now come later.
     #[inline]
     pub fn take_filled(&self, id: u64) -> bool {
         self.any.load(Ordering::Relaxed) && self.take_filled_of_some(id)
@@ -106,25 +106,25 @@ impl Restored {
         filled.awaited.remove(&id) && filled.made.insert(id)
     }
 
-    /// Adds the driver's memory that an allocation is. Returns false if there is as much as `limit` already, or some with the same id.
+    /// Adds the driver's memory of an allocation. Returns false if there are `limit` already, or one with the same id.
     pub fn add_exported(&self, id: u64, file: Arc<MemoryFile>, limit: usize) -> bool {
         let mut exported = self.exported.lock();
         self.any.store(true, Ordering::Relaxed);
         exported.len() < limit && exported.insert(id, file).is_none()
     }
 
-    /// Removes and returns the driver's memory that an allocation is which is made now.
+    /// Removes and returns the driver's memory of an allocation that is made now.
     #[inline]
     pub fn take_exported(&self, id: u64) -> Option<Arc<MemoryFile>> {
         if self.any.load(Ordering::Relaxed) { self.exported.lock().remove(&id) } else { None }
     }
 
-    /// Notes that an allocation, which is made now, is to be filled out of the driver's memory that it was before.
+    /// Notes that an allocation, which is made now, is to be filled out of the driver's memory that it had before.
     pub fn add_refilled(&self, id: u64, file: Arc<MemoryFile>) {
         self.refilled.lock().push((id, file));
     }
 
-    /// Removes and returns the allocations that are to be filled out of what they were before.
+    /// Removes and returns the allocations that are to be filled out of the memory that they had before.
     pub fn take_refilled(&self) -> Vec<(u64, Arc<MemoryFile>)> {
         std::mem::take(&mut self.refilled.lock())
     }
@@ -137,30 +137,30 @@ impl Restored {
         caches.len() <= limit
     }
 
-    /// Removes and returns the data of the cache that is made now, or of our cache of the device that is.
+    /// Removes and returns the data of the cache that is made now, or of our cache of the device that is made now.
     #[inline]
     pub fn take_cache_data(&self, id: u64) -> Option<Box<[u8]>> {
         if self.any.load(Ordering::Relaxed) { self.caches.lock().remove(&id) } else { None }
     }
 
-    /// Notes whether a GPU is the predecessor's, and has the same driver: else memory of the one cannot be given to the other.
+    /// Notes whether a GPU is the predecessor's, and has the same driver: otherwise the GPU cannot take the predecessor's memory.
     pub fn see_gpu(&self, is_same: bool) {
         self.has_seen_gpus.store(true, Ordering::Relaxed);
         self.is_elsewhere.fetch_or(!is_same, Ordering::Relaxed);
     }
 
-    /// Returns whether all GPUs and drivers that were seen so far are those of the predecessor, and there were some.
+    /// Returns whether at least one GPU was seen, and all GPUs and drivers that were seen are those of the predecessor.
     pub fn is_at_home(&self) -> bool {
         self.has_seen_gpus.load(Ordering::Relaxed) && !self.is_elsewhere.load(Ordering::Relaxed)
     }
 
-    /// The contents of these allocations come next.
+    /// Notes that the contents of these allocations come next.
     pub fn are_filled(&self, ids: impl Iterator<Item = u64>) {
         let mut filled = self.filled.lock();
         ids.for_each(|id| _ = filled.made.remove(&id));
     }
 
-    /// Forgets what is left. Returns whether all of it was used, but for the data of pipeline caches, which need not be.
+    /// Forgets everything that is left. Returns whether all was used, except for the data of pipeline caches, which need not be.
     pub fn clear(&self) -> bool {
         let (mut all, mut addresses, mut filled) =
             (self.all.lock(), self.addresses.lock(), self.filled.lock());
@@ -181,7 +181,7 @@ impl Restored {
 ///
 /// # Errors
 ///
-/// The result says that it has: the context cannot be as it was.
+/// The driver has refused the address: the context cannot be as it was.
 pub(crate) fn demand_given(address: Option<u64>, result: i32) -> Result<(), Fault> {
     let refused = result == vk::Result::ERROR_INVALID_OPAQUE_CAPTURE_ADDRESS.as_raw();
     match address {

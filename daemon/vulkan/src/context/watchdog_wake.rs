@@ -4,7 +4,7 @@ use parking_lot::{Condvar, Mutex};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 
-/// The state of the thread that watches, which it shares with those who submit.
+/// The state of the thread that watches, which it shares with the threads that submit.
 #[derive(Clone, Debug, Default)]
 pub struct WatchdogWake(Arc<Shared>);
 
@@ -16,9 +16,9 @@ struct Shared {
 }
 
 impl WatchdogWake {
-    /// Wakes the thread that watches if it sleeps, since something was submitted.
+    /// Wakes the thread that watches if it sleeps, because of a submission.
     pub fn wake(&self) {
-        // Sequentially consistent with the sleeper, who says that it sleeps and then looks again.
+        // Sequentially consistent with the sleeper, which stores that it sleeps and then looks again.
         if self.0.asleep.load(Ordering::SeqCst) {
             let _ended = self.0.ended.lock();
             self.0.asleep.store(false, Ordering::SeqCst);
@@ -26,7 +26,7 @@ impl WatchdogWake {
         }
     }
 
-    /// Sleeps until something is submitted, or was since the last look, which `look` finds out.
+    /// Sleeps until the next submission, unless `look` finds that there was one since the last look.
     pub fn sleep_unless(&self, look: impl FnOnce() -> bool) {
         self.0.asleep.store(true, Ordering::SeqCst);
         if look() {
@@ -39,7 +39,7 @@ impl WatchdogWake {
         }
     }
 
-    /// Waits for a moment, or for less if nothing is to be watched any more.
+    /// Waits for a moment, or for less if the watch ends.
     pub fn pause(&self, moment: std::time::Duration) {
         let mut ended = self.0.ended.lock();
         if !*ended {
@@ -47,7 +47,7 @@ impl WatchdogWake {
         }
     }
 
-    /// Ends all sleep, since nothing is to be watched any more.
+    /// Ends all sleep, because there is nothing to watch any more.
     pub fn end(&self) {
         *self.0.ended.lock() = true;
         self.0.wake.notify_all();

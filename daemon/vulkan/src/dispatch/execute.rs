@@ -8,7 +8,7 @@ use crate::execution::context::Context;
 use protocol::cursor::{Arena, Writer};
 use protocol::venus::generated as venus;
 
-/// Executes one command that is not a transport command. `bytes` is its encoding, `reply` where its reply goes if it wants one;
+/// Executes one command that is not a transport command. `bytes` is its encoding, `reply` the place for its reply if it wants one;
 /// `cancel` ends its waits.
 ///
 /// # Errors

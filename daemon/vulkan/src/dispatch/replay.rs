@@ -1,4 +1,4 @@
-//! The class of each command in a journal: what a successor does with a command that was executed behind the last checkpoint.
+//! The class of each command in a journal: what a successor does with a command that was executed after the last checkpoint.
 //!
 //! `protocol/codegen/inputs/replay.toml` has the classes, with their reasons.
 
@@ -10,9 +10,9 @@ use super::generated::{CLASSES, private_class};
 pub enum Replay {
     /// The successor executes it again, in the order of all.
     Again,
-    /// The successor executes it again, in the order of all. Submissions may wait for it, and complete before it is noted.
+    /// The successor executes it again, in the order of all. Submissions may wait for it, and complete before the journal notes it.
     Signals,
-    /// The successor submits it again without command buffers: all of it has completed.
+    /// The successor submits it again without command buffers: the whole submission has completed.
     Submits,
     /// The successor passes it over.
     Nothing,

@@ -1,7 +1,7 @@
-//! Graphics commands where guests must not draw (`--queues`): none reaches the driver, and each is answered.
+//! Graphics commands of guests that must not draw (`--queues`): none reaches the driver, and each is answered.
 //!
-//! A creation fails, and its ids become tombstones. What is recorded spoils its command buffer, which never reaches a queue. The log of the
-//! device process says it once for each VM.
+//! A creation fails, and its ids become tombstones. A recorded command spoils its command buffer, which never reaches a queue. The device
+//! process logs this once for each VM.
 
 use super::generated;
 use crate::context::error::{ContextLost, Fault};
@@ -43,7 +43,7 @@ pub(super) fn fail<'a>(
             reply.into_iter().for_each(|w| c.failed(result).encode(w));
             Ok(())
         }
-        // They call no driver for what was never made.
+        // These commands call no driver for objects that were never made.
         Command::DestroyRenderPass(_)
         | Command::DestroyFramebuffer(_)
         | Command::GetRenderAreaGranularity(_) => generated::execute(call, command, reply),

@@ -1,11 +1,11 @@
-//! A free list: things that are kept to be used again: how much, for how long, and what is found again. It knows neither drivers nor clocks.
+//! A free list of pieces that are kept to be used again: how much, for how long, and which piece is found again. It knows neither drivers nor clocks.
 
 use crate::backing::reuse_key::ReuseKey;
 use config::PerHeap;
 use std::collections::VecDeque;
 use std::time::{Duration, Instant};
 
-/// Bounds on what is kept.
+/// Bounds on the pieces that are kept.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bounds {
     /// Bytes.
@@ -37,7 +37,7 @@ impl<T> FreeList<T> {
         Self { kept: VecDeque::new(), bytes: PerHeap::default(), bounds }
     }
 
-    /// Keeps something from `now` on; returns what has to go: what was kept for the longest time, or the new piece if it is too large.
+    /// Keeps a piece from `now` on; returns the pieces that have to go: those kept for the longest time, or the new piece if it is too large.
     pub(crate) fn put(&mut self, key: ReuseKey, what: T, now: Instant) -> Vec<T> {
         let most = *self.bounds.bytes.of(key.heap);
         if key.size > most || self.bounds.pieces == 0 {
@@ -56,7 +56,7 @@ impl<T> FreeList<T> {
         gone
     }
 
-    /// Takes what was kept last of those with this key that `fit`.
+    /// Takes the piece that was kept last of those with this key that `fit`.
     pub(crate) fn take(&mut self, key: &ReuseKey, fits: impl Fn(&T) -> bool) -> Option<T> {
         let last = self.kept.iter().rposition(|kept| kept.key == *key && fits(&kept.what))?;
         self.remove(last)
@@ -67,7 +67,7 @@ impl<T> FreeList<T> {
         self.kept.iter().map(|kept| (&kept.key, &kept.what))
     }
 
-    /// Takes what is too old.
+    /// Takes the pieces that are too old.
     pub(crate) fn take_old(&mut self, now: Instant) -> Vec<T> {
         let age = self.bounds.age;
         let old = self.kept.iter().take_while(|kept| now.saturating_duration_since(kept.since) >= age);
@@ -79,7 +79,7 @@ impl<T> FreeList<T> {
         self.kept.front().map(|kept| kept.since + self.bounds.age)
     }
 
-    /// Takes all that `goes`.
+    /// Takes all pieces for which `goes` is true.
     pub(crate) fn take_all(&mut self, goes: impl Fn(&T) -> bool) -> Vec<T> {
         let mut gone = Vec::new();
         for at in (0..self.kept.len()).rev() {
@@ -90,7 +90,7 @@ impl<T> FreeList<T> {
         gone
     }
 
-    /// Keeps pieces for another time from now on.
+    /// Sets the time for which pieces are kept from now on.
     #[cfg(test)]
     pub(crate) fn set_age(&mut self, age: Duration) {
         self.bounds.age = age;
@@ -153,7 +153,7 @@ mod tests {
         assert_eq!(free_list.put(like(Heap::Host, 101), 6, now), [6]);
         assert_eq!(free_list.put(like(Heap::Device, 11), 7, now), [7]);
         assert_eq!(free_list.take(&like(Heap::Device, 4), |_| true), Some(1));
-        // What was taken counts no more.
+        // A piece that was taken counts no more.
         assert!(free_list.put(like(Heap::Device, 10), 8, now).is_empty());
         assert_eq!(free_list.take_all(|_| true), [8, 5]);
         assert!(free_list.next_old().is_none() && free_list.put(like(Heap::Host, 100), 9, now).is_empty());

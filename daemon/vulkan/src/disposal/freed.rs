@@ -1,10 +1,10 @@
-//! A count of the times that memory was freed. A request that has found none, and has waited for what is being freed, learns by it whether there may be some
-//! now, whichever thread has freed it.
+//! A count of the times that memory was freed. A request that has found no memory, and has waited for a thread that frees some, learns from the count
+//! whether there may be memory now, whichever thread has freed it.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// The count of a context, which all have that free its memory.
+/// The count of a context, shared by all code that frees the context's memory.
 #[derive(Clone, Debug, Default)]
 pub struct Freed(Arc<AtomicU64>);
 

@@ -1,10 +1,10 @@
-//! Memory that nothing uses any more, and that the driver takes long to free. A thread frees it, so that the program does not wait for that.
+//! Memory that nothing uses any more, and that the driver takes long to free. A thread frees it, so that the program does not wait.
 
 use super::freed::Freed;
 use parking_lot::Mutex;
 use std::thread::{self, JoinHandle};
 
-/// The memory of a context that is being freed. All of it is freed when this is dropped.
+/// The memory of a context that is being freed. All of it is freed when this value is dropped.
 #[derive(Debug)]
 pub struct GivenUp {
     running: Mutex<Option<JoinHandle<()>>>,
@@ -12,12 +12,12 @@ pub struct GivenUp {
 }
 
 impl GivenUp {
-    /// Nothing is being freed. What is later is counted.
+    /// Begins with no memory to free. Memory that is freed later is counted in `freed`.
     pub fn new(freed: Freed) -> Self {
         Self { running: Mutex::default(), freed }
     }
 
-    /// Frees all of this by dropping it, in a thread if the system has one to give.
+    /// Frees all of this by dropping it, in a thread if the system can start one.
     pub fn free<T: Send + 'static>(&self, all: Vec<T>) {
         if all.is_empty() {
             return;
@@ -28,11 +28,11 @@ impl GivenUp {
             drop(all);
             freed.count();
         };
-        // If there is no thread, all of it is freed before this returns.
+        // If no thread can be started, all of it is freed before this function returns.
         *self.running.lock() = thread::Builder::new().name("free".into()).spawn(free).ok();
     }
 
-    /// Waits until all is freed. Returns whether something was being freed.
+    /// Waits until all is freed. Returns whether memory was being freed.
     pub fn finish(&self) -> bool {
         let mut running = self.running.lock();
         running.take().is_some_and(|thread| thread.join().is_ok())
@@ -53,12 +53,12 @@ mod tests {
     use std::sync::mpsc::{Receiver, channel};
     use std::time::Duration;
 
-    /// Memory whose freeing takes until it is let go.
+    /// Memory whose freeing lasts until the test allows its end.
     struct Slow(Receiver<()>, Arc<AtomicBool>);
 
     impl Drop for Slow {
         fn drop(&mut self) {
-            // Without a thread of its own it would wait for this test, which fails then.
+            // If no thread freed it, this would wait for the test itself, which would then fail.
             let _ = self.0.recv_timeout(Duration::from_secs(60));
             self.1.store(true, SeqCst);
         }

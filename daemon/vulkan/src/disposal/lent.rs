@@ -1,8 +1,8 @@
-//! Memory that a guest has given back while it could still be mapped.
+//! Memory that a guest has freed while it could still be mapped.
 //!
 //! Memory that the driver maps by itself belongs to another allocation as soon as the driver has freed it, even while a process has it mapped. So such
-//! memory is lent: for each blob that was made of it the device process says when it is not mapped any more and never will be, and until then the
-//! driver's memory stays, and with it its device and its place in the limits.
+//! memory is lent: for each blob that was made of it, the device process says when the blob is not mapped any more and never will be. Until then the
+//! driver's memory stays, together with its device and its place in the limits.
 
 use crate::objects::object::Object;
 use config::MemoryId;
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use protocol::venus::generated as venus;
 use rustc_hash::FxHashMap;
 
-/// Memory that is lent, and what of it waits to be freed.
+/// The memory that is lent, and the freed objects that have to wait for its return.
 #[derive(Debug, Default)]
 pub(crate) struct Lent(Mutex<State>);
 
@@ -18,7 +18,7 @@ pub(crate) struct Lent(Mutex<State>);
 struct State {
     /// The number of blobs that show each memory.
     blobs: FxHashMap<MemoryId, usize>,
-    /// Objects that the guest has freed, and the driver has not.
+    /// Objects that the guest has freed and the driver has not.
     objects: Vec<Object>,
 }
 
@@ -28,7 +28,7 @@ impl Lent {
         *self.0.lock().blobs.entry(memory).or_default() += 1;
     }
 
-    /// Takes note that a blob of this memory is gone, and returns what may be freed now.
+    /// Takes note that a blob of this memory is gone, and returns the objects that may be freed now.
     pub(crate) fn return_one(&self, memory: MemoryId) -> Vec<Object> {
         let mut lent = self.0.lock();
         match lent.blobs.get_mut(&memory) {
@@ -37,7 +37,7 @@ impl Lent {
                 return Vec::new();
             }
             Some(_) => _ = lent.blobs.remove(&memory),
-            // A blob of other memory, which is freed.
+            // A blob of other memory, which is freed already.
             None => return Vec::new(),
         }
         let State { blobs, objects } = &mut *lent;
@@ -45,7 +45,7 @@ impl Lent {
         objects.extract_if(.., is_back).collect()
     }
 
-    /// Keeps an object that is lent; hands back any other, to be destroyed.
+    /// Keeps an object that is lent; returns any other, to be destroyed.
     pub(crate) fn keep(&self, object: Object) -> Option<Object> {
         let Some(memory) = name(&object) else { return Some(object) };
         let mut lent = self.0.lock();
@@ -56,13 +56,13 @@ impl Lent {
         Some(object)
     }
 
-    /// Returns whether something is lent: then the driver must not be told that this process is done.
+    /// Returns whether memory is lent: the driver must then not be told that this process is done.
     pub(crate) fn is_lending(&self) -> bool {
         !self.0.lock().blobs.is_empty()
     }
 }
 
-/// The number that the object goes by if it is memory that can be lent.
+/// Returns the number of an object that is memory which can be lent.
 fn name(object: &Object) -> Option<MemoryId> {
     object.get::<venus::DeviceMemory>()?.lent()
 }
@@ -107,7 +107,7 @@ mod tests {
         assert!(lent.keep(object(Made::private(None, None))).is_some());
         lent.lend(LENT);
         assert!(lent.keep(mapped(MemoryId(2))).is_some());
-        // Freed after its blob is gone, as well.
+        // Memory that is freed after its blob is gone is not kept.
         assert!(lent.return_one(LENT).is_empty());
         assert!(lent.keep(mapped(LENT)).is_some());
     }

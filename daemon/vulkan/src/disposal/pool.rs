@@ -1,10 +1,10 @@
-//! Memory that a guest has given back, kept for a moment for the same device of the same context.
+//! Memory that a guest has freed, kept for a moment for the same device of the same context.
 //!
-//! Drivers take long to make memory, pages have to be made and pinned, and programs often want the same again. What is found here has what
-//! the guest left in it, and is cleared when it is given again (unless `--zero-memory off`): programs and Mesa itself take new memory to be
-//! zero. Another context never gets it. It counts for its context until it is freed, which it is after a while, when
-//! memory is scarce, and with its device. What still has a blob, or is held by another context, is not used again: the device process
-//! says when each blob of it is gone, and says nothing of what others hold.
+//! Drivers take long to make memory, pages have to be made and pinned, and programs often want the same again. Kept memory still has the
+//! guest's contents, and is cleared when it is used again (unless `--zero-memory off`): programs and Mesa itself take new memory to be
+//! zero. Another context never gets it. The memory counts for its context until it is freed: after a while, when memory is scarce, or
+//! together with its device. Memory that still has a blob, or that another context holds, is not used again: the device process says when
+//! each blob of a memory is gone, and says nothing of memory that other contexts hold.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -26,13 +26,13 @@ use std::time::{Duration, Instant};
 /// Bytes that are kept of each heap, at most.
 const BYTES_MAX: u64 = 256 << 20;
 
-/// The divisor of what a context may have: at most this part of it is kept.
+/// The divisor of the memory that a context may have: at most this part of it is kept.
 const PART: u64 = 8;
 
 /// Pieces that are kept, at most: each is searched.
 const PIECES_MAX: usize = 128;
 
-/// The time for which something is kept. Tests, which may take any time, say when something is to grow old.
+/// The time for which memory is kept. Tests, which may take any time, say when memory is to grow old.
 const AGE: Duration = Duration::from_secs(if cfg!(test) { 3600 } else { 2 });
 
 /// The pool of one context.
@@ -42,9 +42,9 @@ pub struct Pool(Arc<Shared>);
 #[derive(Debug)]
 struct Shared {
     state: Mutex<State>,
-    /// Notified when there is something to grow old, or when everything ends.
+    /// Notified when the list gets memory that will grow old, or when everything ends.
     changed: Condvar,
-    /// The lock that a thread holds while it frees what was taken out of the list.
+    /// The lock that a thread holds while it frees memory that was taken out of the list.
     freeing: Mutex<()>,
     freed: Freed,
 }
@@ -55,7 +55,7 @@ struct State {
     /// The number of blobs of each memory that may be kept.
     shown: FxHashMap<MemoryId, usize>,
     has_thread: bool,
-    /// The thread sleeps until it is woken, and not until something is old.
+    /// True while the thread sleeps until it is woken, without a time limit.
     sleeps: bool,
     /// Nothing is kept.
     is_closed: bool,
@@ -63,7 +63,7 @@ struct State {
 }
 
 impl Pool {
-    /// An empty pool of a context with these limits. What it frees is counted.
+    /// An empty pool of a context with these limits. It counts in `freed` the times that it frees memory.
     pub fn new(limits: &ContextLimits, freed: Freed) -> Self {
         let part = |limit: u64| BYTES_MAX.min(limit / PART);
         let bytes = PerHeap { device: part(limits.device_memory), host: part(limits.host_memory) };
@@ -94,7 +94,7 @@ impl Pool {
         Some((object.raw, object.get_shared::<venus::DeviceMemory>()?))
     }
 
-    /// Keeps an object that is memory of a live device and can be used again; hands back any other, to be destroyed. Nothing uses it any
+    /// Keeps an object that is memory of a live device and can be used again; returns any other, to be destroyed. Nothing uses the object any
     /// more.
     pub fn put(&self, object: Object) -> Option<Object> {
         let Some(memory) = memory(&object) else { return Some(object) };
@@ -116,18 +116,18 @@ impl Pool {
         None
     }
 
-    /// Has nothing kept from now on, or again. A context that is built up keeps nothing: the memory that it frees may be the driver's memory that another
-    /// allocation is, or be at the address of one.
+    /// Keeps no memory from now on, or keeps memory again. A context that is being built up keeps none: the memory that it frees may be the same
+    /// driver memory as another allocation, or be at the address of another.
     pub fn keep_nothing(&self, is_closed: bool) {
         self.0.state.lock().is_closed = is_closed;
     }
 
-    /// Returns whether nothing is kept, as a context is built up.
+    /// Returns whether nothing is kept, because a context is being built up.
     pub fn keeps_nothing(&self) -> bool {
         self.0.state.lock().is_closed
     }
 
-    /// Counts a blob as which memory is about to be shown to the guest.
+    /// Counts a blob that is about to show memory to the guest.
     pub fn show(&self, memory: &Memory) {
         if let (Some(piece), Some(_)) = (memory.piece(), memory.key) {
             *self.0.state.lock().shown.entry(piece).or_default() += 1;
@@ -147,7 +147,7 @@ impl Pool {
         shown.map_or(0, |blobs| u32::try_from(blobs).unwrap_or(u32::MAX))
     }
 
-    /// Takes note that a blob of memory is gone, and no other process holds the memory. Returns false if it was not shown, or is freed.
+    /// Takes note that a blob of memory is gone, and no other process holds the memory. Returns false if the memory was not shown, or is freed.
     pub fn blob_gone(&self, memory: MemoryId) -> bool {
         let mut state = self.0.state.lock();
         match state.shown.get_mut(&memory) {
@@ -168,19 +168,19 @@ impl Pool {
         state.free_list.iter().filter_map(bytes).sum()
     }
 
-    /// Keeps everything for another time from now on.
+    /// Sets the time for which memory is kept from now on.
     #[cfg(test)]
     pub(crate) fn set_age(&self, age: Duration) {
         self.0.state.lock().free_list.set_age(age);
         self.0.changed.notify_one();
     }
 
-    /// Frees all that is kept, and waits for what another thread has begun to free. Returns false if nothing was kept.
+    /// Frees all kept memory, and waits until other threads have freed the memory that they took out. Returns false if nothing was kept.
     pub fn flush(&self) -> bool {
         self.empty(|_| true)
     }
 
-    /// Frees what is kept of a device, of which nothing will be kept any more.
+    /// Frees the kept memory of a device, whose memory will not be kept any more.
     pub fn close(&self, device: &Arc<Device>) {
         device.has_ended.store(true, Ordering::SeqCst);
         self.empty(|object| is_of(object, device));
@@ -190,7 +190,7 @@ impl Pool {
         let mut state = self.0.state.lock();
         let gone = state.free_list.take_all(goes);
         state.forget(&gone);
-        // What is being freed already is gone as well when this returns. No other thread finds the list empty before this one frees what was in it.
+        // Waits for memory that is being freed already. No other thread finds the list empty before this thread frees the memory that was in it.
         let _freeing = self.0.freeing.lock();
         drop(state);
         let any = !gone.is_empty();
@@ -208,7 +208,7 @@ impl Drop for Pool {
 }
 
 impl State {
-    /// Drops the numbers of blobs of what is freed, for which the device process will not ask.
+    /// Drops the blob counts of freed memory, for which the device process will not ask.
     fn forget(&mut self, gone: &[Object]) {
         for piece in gone.iter().filter_map(|object| memory(object)?.piece()) {
             self.shown.remove(&piece);
@@ -217,7 +217,7 @@ impl State {
 }
 
 impl Shared {
-    /// Returns whether a thread frees what is old; starts that thread if there is none.
+    /// Returns whether a thread frees old memory; starts that thread if there is none.
     fn is_aging(self: &Arc<Self>, state: &mut State) -> bool {
         if !state.has_thread {
             let shared = Arc::clone(self);
@@ -235,7 +235,7 @@ impl Shared {
         }
     }
 
-    /// Frees what is old until everything ends. Sleeps while nothing is kept.
+    /// Frees old memory until everything ends. Sleeps while nothing is kept.
     fn age(&self) {
         let mut state = self.state.lock();
         while !state.ended {
@@ -264,7 +264,7 @@ fn memory(object: &Object) -> Option<&Memory> {
     object.get::<venus::DeviceMemory>()
 }
 
-/// Memory that no other process has.
+/// Returns the memory of an object, if no other process has it.
 fn sole_memory<'o>(object: &'o Object, shown: &FxHashMap<MemoryId, usize>) -> Option<&'o Memory> {
     let is_shown = |memory: &Memory| memory.piece().is_some_and(|piece| shown.contains_key(&piece));
     memory(object).filter(|memory| memory.is_sole() && !is_shown(memory))
@@ -278,7 +278,7 @@ fn is_live(object: &Object) -> bool {
     object.device.as_ref().is_some_and(|device| !device.has_ended.load(Ordering::SeqCst))
 }
 
-/// Frees an object: the driver's memory first, then what it was made of.
+/// Frees an object: the driver's memory first, then its backing.
 fn free(object: Object) {
     if let Some(device) = &object.device {
         // SAFETY: a live handle of this device, since its object holds both; nothing used it when it was kept, and only the pool knew it since.

@@ -57,7 +57,7 @@ fn what_differs_is_new() {
         assert_ne!(handle(&world, id), kept, "memory {id}");
     }
     assert_eq!(handle_of_new(&world, 14, PAGES), kept);
-    // What others may have is not used again, nor what knows what it is for.
+    // Memory that others may have is not used again, nor is dedicated memory.
     let handle_types = venus::ExternalMemoryHandleTypeFlags::DMA_BUF_EXT;
     let export = venus::ExportMemoryAllocateInfo { handle_types, ..Default::default() };
     let buffer = venus::Buffer(40);
@@ -93,7 +93,7 @@ fn a_device_gets_its_own_memory_only_and_takes_it_along() {
     }));
     assert_ne!(handle(&world, 12), kept);
     let alive = null::live();
-    // Its memories, one of which was freed before, and the device.
+    // The device's memories, one of which was freed before, and the device itself are gone.
     world.execute(&Command::DestroyDevice(venus::DestroyDevice { device: DEVICE }));
     assert_eq!(null::live(), alive - 3);
 }
@@ -109,7 +109,7 @@ fn memory_with_a_blob_waits_until_it_is_gone() {
     assert_ne!(handle_of_new(&world, 11, MAPPED), lent);
     world.renderer.blob_gone(memory);
     assert_eq!(handle_of_new(&world, 12, MAPPED), lent);
-    // It is lent anew.
+    // The same memory is lent anew.
     let (exported, again) = world.lend(12);
     assert_eq!(again, memory);
     drop(exported);
@@ -170,7 +170,7 @@ fn what_nobody_wants_goes_by_itself() {
         std::thread::sleep(Duration::from_millis(10));
     }
     assert!(start.elapsed() >= age);
-    // A request that has found no memory meanwhile finds nothing kept, and hears that there is more all the same.
+    // A request that has found no memory meanwhile finds nothing kept, and still learns that memory was freed.
     assert!(!world.renderer.context().pool.flush());
     assert_eq!(world.renderer.context().freed.so_far(), freed + 1);
 }

@@ -1,9 +1,9 @@
 //! Objects that are gone for the guest and not yet for the driver.
 //!
-//! An object is destroyed when no command in flight can have looked it up, and no pending submission uses it. The first is known by
-//! epochs: a command enters the current one and leaves it; an object retired in one epoch is out of everybody's hands two epochs
-//! later, and an epoch ends when no thread is left in the one before. With one ring there is no other thread, and nothing waits. Memory that is
-//! lent waits longer ([`Lent`]), and memory that may be wanted again is kept for a moment ([`Pool`]).
+//! An object is destroyed when no command in flight can have looked it up, and no pending submission uses it. Epochs tell the first:
+//! a command enters the current epoch and leaves it, and no command can still know an object that was retired two epochs ago. An epoch ends
+//! when no thread is left in the one before. With one ring there is no other thread, and no object waits. Memory that is lent waits
+//! longer ([`Lent`]), and memory that may be wanted again is kept for a moment ([`Pool`]).
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -32,7 +32,7 @@ pub struct Retired {
     pool: Arc<Pool>,
 }
 
-/// A command in flight; collects what can be destroyed when it ends, unless it says that nothing can.
+/// A command in flight; when it ends, it destroys the objects that can be destroyed, unless it only records.
 pub struct InFlight<'a> {
     retired: &'a Retired,
     epoch: u64,
@@ -40,7 +40,7 @@ pub struct InFlight<'a> {
 }
 
 impl InFlight<'_> {
-    /// Notes that the command only records: it learns of no completion, and it would be too early to ask the driver for one each time.
+    /// Notes that the command only records: it learns of no completion, and asking the driver after each such command would be too early.
     pub fn only_records(&self) {
         self.collects.set(false);
     }
@@ -60,7 +60,7 @@ impl Retired {
         }
     }
 
-    /// Registers a command that begins. What it looks up is not destroyed before it ends.
+    /// Registers a command that begins. Objects that the command looks up are not destroyed before it ends.
     pub fn enter(&self) -> InFlight<'_> {
         loop {
             let epoch = self.epoch.load(Ordering::SeqCst);
@@ -74,7 +74,7 @@ impl Retired {
 
     /// Destroys an object that was taken out of the table, now or later. Called by a command in flight.
     pub fn destroy(&self, object: Object) -> Result<(), ContextLost> {
-        // A thread that enters from now on does not find it in the table.
+        // A thread that enters from now on does not find the object in the table.
         let alone = self.active.iter().map(|active| active.load(Ordering::SeqCst)).sum::<usize>() <= 1;
         if alone && is_idle(&object) {
             self.finish(object);
@@ -96,7 +96,7 @@ impl Retired {
         waiting.into_iter().for_each(|(_, object)| self.finish(object));
     }
 
-    /// Destroys what waits and is in no use any more, while no command is in flight. Returns whether that is everything.
+    /// Destroys the waiting objects that are in no use any more, while no command is in flight. Returns whether none is left.
     pub fn flush_idle(&self) -> bool {
         let mut waiting = self.waiting.lock();
         let (idle, used) = std::mem::take(&mut *waiting).into_iter().partition(|(_, object)| is_idle(object));
@@ -109,12 +109,12 @@ impl Retired {
         is_all
     }
 
-    /// Lends memory that is about to be shown to others, and that is not to be freed before it is given back.
+    /// Lends memory that is about to be shown to others, and that must not be freed before its blobs are gone.
     pub fn lend(&self, memory: MemoryId) {
         self.lent.lend(memory);
     }
 
-    /// Takes note that a blob of memory that was lent is gone, and disposes of what may be freed now.
+    /// Takes note that a blob of lent memory is gone, and disposes of the objects that may be freed now.
     pub fn give_back(&self, memory: MemoryId) {
         self.lent.return_one(memory).into_iter().for_each(|object| self.keep_or_destroy(object));
     }
@@ -128,9 +128,9 @@ impl Retired {
         &self.active[(epoch & 1) as usize]
     }
 
-    /// Goes on to the next epoch if no thread is left in the one before, then destroys from the oldest on.
+    /// Goes on to the next epoch if no thread is left in the one before, then destroys objects from the oldest on.
     fn collect(&self) {
-        // Another command collects already, then.
+        // If the lock is taken, another command collects already.
         let Some(mut waiting) = self.waiting.try_lock() else { return };
         let mut epoch = self.epoch.load(Ordering::SeqCst);
         for _ in 0..2 {

@@ -1,4 +1,4 @@
-//! Memory that a successor has made anew, and that is filled when the successor takes the context over. What it was before is imported until then.
+//! Memory that a successor has made anew, and that is filled when the successor takes the context over. The old memory stays imported until then.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -14,17 +14,17 @@ use std::sync::Arc;
 pub struct Unfilled(Mutex<Vec<Refill>>);
 
 impl Unfilled {
-    /// This is to be filled as well.
+    /// Adds memory that is to be filled.
     pub(crate) fn add(&self, refill: Refill) {
         self.0.lock().push(refill);
     }
 
-    /// Takes all of it.
+    /// Takes all memory that is to be filled.
     pub(crate) fn take(&self) -> Vec<Refill> {
         std::mem::take(&mut *self.0.lock())
     }
 
-    /// A device is about to be destroyed: its memory need not be filled any more.
+    /// Forgets the memory of a device that is about to be destroyed: it need not be filled any more.
     pub fn forget(&self, device: &Arc<Device>) {
         let gone: Vec<_> = self.0.lock().extract_if(.., |one| Arc::ptr_eq(&one.device, device)).collect();
         drop(gone);
@@ -37,11 +37,11 @@ impl Unfilled {
     }
 }
 
-/// An allocation that is to be filled, and what it was before, which is imported for as long as this is there.
+/// An allocation that is to be filled, and its old memory, which stays imported as long as this value lives.
 pub(crate) struct Refill {
     /// The allocation, and its place in the order of creation.
     pub memory: (venus::DeviceMemory, u64),
-    /// Their device.
+    /// The device of both.
     pub device: Arc<Device>,
     /// The imported memory.
     pub from: Part,
@@ -50,7 +50,7 @@ pub(crate) struct Refill {
 }
 
 impl Refill {
-    /// Returns whether the allocation was not freed since.
+    /// Returns whether the allocation was not freed meanwhile.
     fn is_there(&self, table: &Table) -> bool {
         let (memory, serial) = self.memory;
         table.get(memory).is_ok_and(|object| object.usage.serial() == serial)

@@ -1,4 +1,4 @@
-//! The way in which memory that guests map is made, with the functions of the driver that it needs.
+//! The back end that makes the memory which guests map, with the driver's functions that it needs.
 
 use super::host_pointers::HostPointers;
 use super::memory_fds::{DMA_BUF, MemoryFds};

@@ -1,12 +1,12 @@
-//! The driver's last answers about buffers and external memory, as most buffers of a program are alike: a driver takes as long for an answer as
-//! for a buffer.
+//! The driver's last answers about buffers and external memory. A driver takes as long for an answer as for a buffer, and most buffers of a program
+//! are alike.
 
 use parking_lot::Mutex;
 
 /// Answers that are kept: a program has few kinds of buffers.
 const KEPT: usize = 16;
 
-/// The looks of a buffer, as far as the driver is asked about it.
+/// The properties of a buffer about which the driver is asked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Look {
     /// `VkBufferCreateInfo::flags`.
@@ -24,11 +24,11 @@ pub(crate) struct Look {
 pub(crate) struct BuffersTold(Mutex<Vec<(Look, bool)>>);
 
 impl BuffersTold {
-    /// Returns the answer about buffers that look so, for which the driver is asked if it is not known.
+    /// Returns the answer about buffers with these properties; asks the driver if the answer is not known.
     ///
     /// # Errors
     ///
-    /// `ask` fails: nothing is known then.
+    /// `ask` fails: the answer stays unknown.
     pub(crate) fn of<E>(&self, look: Look, ask: impl FnOnce() -> Result<bool, E>) -> Result<bool, E> {
         let known =
             |all: &Vec<(Look, bool)>| all.iter().find(|(of, _)| *of == look).map(|(_, answer)| *answer);

@@ -1,8 +1,8 @@
-//! Queue families as a guest sees them: which, in what order, and what they can do.
+//! Queue families as a guest sees them: which families, in which order, with which abilities.
 //!
-//! Programs take the first family that computes, or look for one that computes and does not draw, as such queues are the faster ones for
-//! it (on an NVIDIA data-centre GPU by 6 us for each submission, and some kernels by a quarter). A guest that does not see that a family
-//! draws could not tell. So the family that it finds first is one that does not draw.
+//! Programs take the first family that computes, or look for one that computes and does not draw, because such queues compute faster
+//! (on an NVIDIA data-centre GPU by 6 us for each submission, and some kernels by a quarter). A guest that does not see whether a family
+//! draws could not choose. So the family that such a guest finds first is one that does not draw.
 
 use ash::vk;
 use config::Queues;
@@ -10,14 +10,14 @@ use config::Queues;
 /// Queues a guest can bind: `ring_idx` 1 to 63.
 const BINDABLE_QUEUES: u32 = 63;
 
-/// The order of a guest's families: the host's, but for two that have changed places. Its own inverse.
+/// The order of a guest's families: the host's order, except for two that have changed places. It is its own inverse.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct FamilyOrder {
     changed: Option<(u32, u32)>,
 }
 
 impl FamilyOrder {
-    /// The host's number of a guest's family, and the other way round. A number that is no family's stays (`VK_QUEUE_FAMILY_IGNORED`).
+    /// Returns the host's number of a guest's family, or the reverse. A number that names no family stays as it is (`VK_QUEUE_FAMILY_IGNORED`).
     pub fn swap(self, family: u32) -> u32 {
         match self.changed {
             Some((one, other)) if family == one => other,
@@ -31,7 +31,7 @@ impl FamilyOrder {
         self.changed.is_none()
     }
 
-    /// The order of `families`, of which a guest sees a part.
+    /// Returns the order of `families`, of which a guest sees some.
     fn of(families: &[vk::QueueFamilyProperties], queues: Queues) -> Self {
         if queues.say_that_they_draw() {
             return Self::default();
@@ -61,7 +61,7 @@ pub(crate) struct Families {
 /// Returns the families that a guest sees of the host's: those in front of the first that can neither compute nor copy.
 ///
 /// GRAPHICS is dropped unless guests are to see it; SPARSE_BINDING and PROTECTED because neither is served; video and optical flow because
-/// they are not compute. Of each family with several queues a guest sees one less if one is `kept` for a device's copies.
+/// they are not compute. If one queue is `kept` for a device's copies, a guest sees one queue less of each family with several queues.
 pub(crate) fn visible(mut families: Vec<vk::QueueFamilyProperties>, queues: Queues, kept: bool) -> Families {
     let order = FamilyOrder::of(&families, queues);
     if let Some((one, other)) = order.changed {
@@ -92,7 +92,7 @@ fn with_copies(host: vk::QueueFlags) -> vk::QueueFlags {
     }
 }
 
-/// The flags of a family that a guest sees, of those of the host.
+/// Returns those of the host's flags of a family that a guest sees.
 fn flags(host: vk::QueueFlags, queues: Queues) -> vk::QueueFlags {
     let graphics = match queues.say_that_they_draw() {
         true => vk::QueueFlags::GRAPHICS,
@@ -127,7 +127,7 @@ mod tests {
         let (seen, order) = see(&host, Queues::Compute);
         assert_eq!(seen, [(6, 8), (4, 2), (6, 16)]);
         assert_eq!([0, 1, 2, 3, u32::MAX].map(|family| order.swap(family)), [2, 1, 0, 3, u32::MAX]);
-        // Who sees that a family draws can choose.
+        // A guest that sees which families draw can choose.
         for queues in [Queues::Nominal, Queues::All] {
             let (seen, order) = see(&host, queues);
             assert_eq!((seen, order.is_host()), (vec![(7, 16), (4, 2), (6, 8)], true));
@@ -170,7 +170,7 @@ mod tests {
     fn queues_end_where_no_more_can_be_bound_and_families_where_one_is_of_no_use() {
         assert_eq!(see(&[(ALL, 60), (COPIES, 9), (COPIES, 1)], Queues::Compute).0, [(6, 60), (4, 3)]);
         assert_eq!(see(&[(ALL, 1), (DECODES, 1), (COPIES, 1)], Queues::Compute).0, [(6, 1)]);
-        // The one that does not draw is behind that: it changes places all the same.
+        // The family that does not draw is behind one of no use: it changes places all the same.
         let (seen, order) = see(&[(ALL, 1), (DECODES, 1), (COMPUTES, 4)], Queues::Compute);
         assert_eq!((seen, order.swap(0)), (vec![(6, 4)], 2));
     }

@@ -5,7 +5,7 @@
 use crate::backing::pages::Pages;
 use ash::vk;
 
-/// The functions, with what the driver says of them.
+/// The functions, with the alignment that the driver demands.
 pub struct HostPointers {
     host: ash::ext::external_memory_host::Device,
     /// `minImportedHostPointerAlignment`.

@@ -9,18 +9,18 @@ use parking_lot::Mutex;
 use protocol::venus::generated as venus;
 use std::ffi::c_void;
 
-/// The API version guests are shaped to, that of the registry the codec was generated from; a host below it lowers it.
+/// The API version that guests are shaped to: the version of the registry that the codec was generated from, or the host's if that is lower.
 pub(crate) const API_VERSION: u32 = {
     let (major, minor, patch) = venus::REGISTRY_VERSION;
     vk::make_api_version(0, major, minor, patch)
 };
 
-/// The versions that an instance is asked for next if the driver refuses one of a version newer than its own, as drivers of Vulkan 1.0 may,
-/// and some that are newer do.
+/// The versions with which an instance is asked for next if the driver refuses a version newer than its own. Drivers of Vulkan 1.0 may refuse it,
+/// and some newer ones do.
 const OLDER_VERSIONS: [u32; 4] =
     [vk::API_VERSION_1_3, vk::API_VERSION_1_2, vk::API_VERSION_1_1, vk::API_VERSION_1_0];
 
-/// The instance of a context. One at a time: Mesa makes one context per instance.
+/// The instance of a context, which has only one at a time: Mesa makes one context per instance.
 pub struct Instance {
     /// Instance functions for our own calls.
     pub ash: ash::Instance,
@@ -39,7 +39,7 @@ impl std::fmt::Debug for Instance {
 }
 
 impl Instance {
-    /// Makes an instance for a program that says this of itself, of the newest version that the drivers take.
+    /// Makes an instance of the newest version that the drivers take, for the described program.
     pub fn new(entry: ash::Entry, program: vk::ApplicationInfo<'_>) -> Result<Self, vk::Result> {
         let newest = api_version(&entry);
         let older = OLDER_VERSIONS.into_iter().filter(|version| *version < newest);

@@ -1,4 +1,4 @@
-//! The generated C layouts against ash's, for structs that both know: a wrong member would move everything behind it.
+//! A comparison of the generated C layouts with ash's, for structs that both know: a wrong member would move all members behind it.
 
 use super::generated::sys::LAYOUTS;
 use ash::vk;

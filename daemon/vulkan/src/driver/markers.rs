@@ -8,7 +8,7 @@ use smallvec::SmallVec;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
-/// Longest single wait inside the driver, in nanoseconds; waits are made of such slices so that they can be cancelled.
+/// Longest single wait inside the driver, in nanoseconds; longer waits consist of such slices, so that they can be cancelled.
 pub(crate) const WAIT_SLICE_NS: u64 = 100_000_000;
 
 /// The markers of a device that are in no use.
@@ -17,7 +17,7 @@ pub struct Markers {
     free: Mutex<Vec<vk::Fence>>,
     /// The driver has answered that the device is lost.
     is_lost: AtomicBool,
-    /// The driver has answered anything but that a submission is complete, or not yet.
+    /// True if the driver has given another answer than that a submission is complete, or is not complete yet.
     has_failed: AtomicBool,
 }
 
@@ -31,7 +31,7 @@ impl Markers {
         unsafe { device.create_fence(&vk::FenceCreateInfo::default(), None) }.map(vk::Fence::as_raw)
     }
 
-    /// Takes fences back that came from [`Self::take`] and that no queue uses any more.
+    /// Takes back fences that came from [`Self::take`] and that no queue uses any more.
     pub fn give(&self, device: &ash::Device, markers: impl IntoIterator<Item = u64>) {
         let markers: SmallVec<[_; 4]> = markers.into_iter().map(vk::Fence::from_raw).collect();
         if markers.is_empty() {
@@ -74,13 +74,13 @@ impl Markers {
         status != Ok(false)
     }
 
-    /// Returns whether the driver has failed to say how far a submission is: what counts as complete may not be done.
+    /// Returns whether the driver has failed to say whether a submission is complete: work that counts as complete may be unfinished.
     pub fn have_failed(&self) -> bool {
         self.has_failed.load(Ordering::Relaxed)
     }
 
-    /// Logs the first answer by which the driver says that it has lost the device. The guest may never submit again, and only the worker
-    /// would tell the operator.
+    /// Logs the first answer by which the driver reports a lost device. The guest may never submit again, and then only this log line tells
+    /// the operator.
     fn hear(&self, error: Option<vk::Result>) {
         let Some(error) = error.filter(|error| *error != vk::Result::TIMEOUT) else { return };
         self.has_failed.store(true, Ordering::Relaxed);

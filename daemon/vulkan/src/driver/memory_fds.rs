@@ -1,5 +1,5 @@
 //! Functions of one device that export memory as descriptors, and import it (`VK_KHR_external_memory_fd`): as dma-bufs, which other programs
-//! understand, or as descriptors of which only the driver knows what they are.
+//! understand, or as descriptors that only the driver understands.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -12,8 +12,8 @@ pub(crate) const DMA_BUF: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemory
 /// The handle type of memory that another process of the same driver, on the same GPU, can have.
 pub(crate) const OPAQUE_FD: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::OPAQUE_FD;
 
-/// Has `allocate` make memory of a descriptor of this handle type, by a description that is to be chained to its own. The descriptor stays the caller's:
-/// the driver gets a copy.
+/// Has `allocate` make memory of a descriptor of this handle type; `allocate` chains the import's description to its own. The descriptor stays the
+/// caller's: the driver gets a copy.
 ///
 /// # Errors
 ///
@@ -25,7 +25,7 @@ pub(crate) fn import<T, E: From<vk::Result>>(
 ) -> Result<T, E> {
     let copy = file.as_fd().try_clone_to_owned().map_err(|_| vk::Result::ERROR_TOO_MANY_OBJECTS)?;
     let made = allocate(vk::ImportMemoryFdInfoKHR::default().handle_type(kind).fd(copy.as_raw_fd()))?;
-    // With success the copy is the driver's.
+    // After success, the driver owns the copy.
     let _ = copy.into_raw_fd();
     Ok(made)
 }
@@ -56,7 +56,7 @@ impl MemoryFds {
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    /// The host's types into which a descriptor can be imported; not to be asked of opaque ones.
+    /// The host's types into which a descriptor can be imported; opaque descriptors must not be asked about.
     pub fn types(&self, file: impl AsFd) -> Result<u32, vk::Result> {
         let mut answer = vk::MemoryFdPropertiesKHR::default();
         let file = file.as_fd().as_raw_fd();

@@ -1,4 +1,4 @@
-//! `VkPhysicalDevice`: one of the GPUs of a context, and what is asked of it once.
+//! `VkPhysicalDevice`: one of the GPUs of a context, and the properties that are queried once.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -21,7 +21,7 @@ pub struct PhysicalDevice {
     pub index: usize,
     /// The way in which the GPU is used.
     pub gpu: GpuChoice,
-    /// Extensions of the host's device and their versions, but for those of addresses that guests do not see.
+    /// Extensions of the host's device and their versions, except for the extensions of addresses that guests do not see.
     pub host_extensions: BTreeMap<String, u32>,
     /// The features by which guests have addresses of buffers.
     pub addresses: Addresses,
@@ -35,7 +35,7 @@ pub struct PhysicalDevice {
     pub device_type: vk::PhysicalDeviceType,
     /// Limits of the host's device.
     pub limits: vk::PhysicalDeviceLimits,
-    /// The device and the version of its driver, which data of pipeline caches is bound to: another may read it differently.
+    /// The device and the version of its driver, to which data of pipeline caches is bound: another driver may read the data differently.
     pub cache_origin: CacheOrigin,
     /// Memory types and heaps as a guest sees them.
     pub memory: vk::PhysicalDeviceMemoryProperties,
@@ -62,14 +62,14 @@ impl PhysicalDevice {
         }
     }
 
-    /// Returns what the host's queues of a guest's family can do; nothing if there is no such family.
+    /// Returns the abilities of the host's queues of a guest's family; no ability if there is no such family.
     pub fn queue_flags(&self, family: u32) -> venus::QueueFlags {
         venus::QueueFlags(
             self.host_families.get(family as usize).map_or(0, |family| family.queue_flags.as_raw()),
         )
     }
 
-    /// Returns the bytes of a memory heap that the driver would still give this process now; nothing if it does not say.
+    /// Returns the bytes of a memory heap that the driver would still give this process now; none if the driver does not report them.
     pub fn free_memory(&self, heap: u32) -> Option<u64> {
         let is_told = has_extension(&self.host_extensions, ash::ext::memory_budget::NAME);
         let function = self.instance.table.get_physical_device_memory_properties2.filter(|_| is_told)?;
@@ -98,12 +98,12 @@ pub enum Addresses {
     All,
 }
 
-/// Returns whether shaders on such a device see nothing of their process but what its driver maps for the GPU.
+/// Returns whether shaders on such a device see only that memory of their process which the driver maps for the GPU.
 fn has_own_address_space(device_type: vk::PhysicalDeviceType) -> bool {
     matches!(device_type, vk::PhysicalDeviceType::DISCRETE_GPU | vk::PhysicalDeviceType::INTEGRATED_GPU)
 }
 
-/// Returns what data of pipeline caches of this device and driver is bound to.
+/// Returns the origin to which data of pipeline caches of this device and driver is bound.
 pub(crate) fn cache_origin(host: &vk::PhysicalDeviceProperties, gpu: &GpuChoice) -> CacheOrigin {
     let mut origin = [0; 44];
     origin[..16].copy_from_slice(&host.pipeline_cache_uuid);

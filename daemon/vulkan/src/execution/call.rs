@@ -1,4 +1,4 @@
-//! One command on its way to the driver: what generated and hand-written executors share.
+//! One command on its way to the driver: the state and functions that generated and hand-written executors share.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -35,7 +35,7 @@ pub(crate) struct Call<'a> {
     pub cancel: &'a Cancel,
     /// The guest waits for the result.
     pub heard: bool,
-    /// The device that the command is for, once it was looked up; everything else it names must be of this device.
+    /// The device that the command is for, once it was looked up; all other objects that the command names must be of this device.
     pub owner: Cell<Option<*const Device>>,
     /// The order of queue families in which the command's numbers are read.
     pub families: Cell<FamilyOrder>,
@@ -43,7 +43,7 @@ pub(crate) struct Call<'a> {
     pub records: Cell<bool>,
 }
 
-/// Turns a legal failure into the reply that tells it.
+/// Turns a legal failure into the reply that reports it.
 pub(crate) fn settle<T>(
     outcome: Result<T, Fault>,
     failed: impl FnOnce(i32) -> Result<T, ContextLost>,
@@ -56,7 +56,7 @@ pub(crate) fn settle<T>(
 }
 
 impl<'a> Call<'a> {
-    /// A command of which nothing was looked up yet; `heard` says whether the guest waits for its result.
+    /// A command for which no object was looked up yet; `heard` says whether the guest waits for its result.
     #[inline]
     pub(crate) fn new(
         context: &'a Context,
@@ -69,7 +69,7 @@ impl<'a> Call<'a> {
         Self { context, arena, bytes, cancel, heard, owner, families, records }
     }
 
-    /// Returns a chain in which one struct, or none, has the place of those that are replaced.
+    /// Returns a chain in which one struct, or none, takes the place of those that are replaced.
     pub(crate) fn chain_with(
         &self,
         chain: &[ChainStruct<'a>],
@@ -80,7 +80,7 @@ impl<'a> Call<'a> {
         Ok(self.arena.slice_copy(&kept.chain(with).collect::<Vec<_>>())?)
     }
 
-    /// Executes a command that returns a `VkResult`, unless the guest has to hear of an earlier failure, which is returned then.
+    /// Executes a command that returns a `VkResult`. If the guest has to hear of an earlier failure, returns that instead.
     pub(crate) fn tell<T>(&self, execute: impl FnOnce() -> Result<T, Fault>) -> Result<T, Fault> {
         match self.heard.then(|| self.context.failures.take()).flatten() {
             Some(result) => {
@@ -99,7 +99,7 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Takes note of the result of a command that a successor would execute again: what fails here may succeed there.
+    /// Takes note of the result of a command that a successor would execute again: a command that fails here may succeed there.
     #[inline]
     pub(crate) fn heed(&self, result: venus::VkResult) {
         if result.0 < 0 {
@@ -107,8 +107,8 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Reports that the command is refused for `--queues`; returns its result. All graphics commands that return any may return this one, and
-    /// programs are prepared for it.
+    /// Reports that the command is refused because of `--queues`; returns its result. All graphics commands that return a result may return this one,
+    /// and programs are prepared for it.
     #[cold]
     pub(crate) fn undrawn(&self) -> i32 {
         self.context.env.allowance.undrawn();
@@ -120,7 +120,7 @@ impl<'a> Call<'a> {
         self.lowering_over(Reading::Own(self.context.objects.read()))
     }
 
-    /// Lowers parameters like [`Self::lowering`], through objects that were looked up lately: for commands that look many things up.
+    /// Lowers parameters like [`Self::lowering`], through objects that were looked up lately: for commands that look up many objects.
     pub(crate) fn looking_up<'l>(&'l self, objects: &'l Recent<'l>) -> Lowering<'l> {
         self.lowering_over(Reading::Shared(objects))
     }
@@ -133,13 +133,13 @@ impl<'a> Call<'a> {
         Lowering { objects, arena: self.arena, memory, owner, families, uses: None }
     }
 
-    /// Lowers parameters like [`Self::lowering`] for a recorded command: what the command names goes into `uses`.
+    /// Lowers parameters like [`Self::lowering`] for a recorded command: the objects that it names go into `uses`.
     pub(crate) fn recording<'u>(&'u self, uses: &'u Uses) -> Lowering<'u> {
         self.records.set(true);
         Lowering { uses: Some(uses), ..self.lowering() }
     }
 
-    /// Lowers parameters like [`Self::lowering`] for a command that creates something: what the command names goes into `names`.
+    /// Lowers parameters like [`Self::lowering`] for a command that creates an object: the objects that it names go into `names`.
     pub(crate) fn creating<'u>(&'u self, names: &'u Names) -> Lowering<'u> {
         Lowering { uses: Some(names.uses()), ..self.lowering() }
     }
@@ -159,7 +159,7 @@ impl<'a> Call<'a> {
         self.context.objects.shared(id)
     }
 
-    /// The state of the object that the command is for: everything else that the command names must be of the same device.
+    /// The state of the object that the command is for: all other objects that the command names must be of the same device.
     ///
     /// # Errors
     ///
@@ -186,7 +186,7 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// There is no such physical device.
     pub(crate) fn physical_device(&self, id: venus::PhysicalDevice) -> Result<Arc<PhysicalDevice>, Fault> {
         let physical = self.state(id)?;
         self.families.set(physical.order);
@@ -197,7 +197,7 @@ impl<'a> Call<'a> {
     ///
     /// # Errors
     ///
-    /// There is none.
+    /// There is no such device.
     pub(crate) fn device(&self, id: venus::Device) -> Result<Arc<Device>, Fault> {
         let device = self.state(id)?;
         self.is_for(&device);
@@ -210,7 +210,7 @@ impl<'a> Call<'a> {
         self.families.set(device.physical.order);
     }
 
-    /// Binds what a `vkCreate…` returned: a handle, or a tombstone. Where there is no room the object is destroyed again, which is a
+    /// Binds the result of a `vkCreate…`: a handle, or a tombstone. If the table has no room, the object is destroyed again, which is a
     /// failure.
     pub(crate) fn created<H: Handle>(
         &self,
@@ -222,7 +222,7 @@ impl<'a> Call<'a> {
         self.bind(id, raw, device, result, StateOf::none()).map(drop)
     }
 
-    /// Binds an object like [`Self::created`] that was made of others: those that were named while it was created ([`Self::creating`]).
+    /// Binds an object like [`Self::created`] that was made of other objects: those named while it was created ([`Self::creating`]).
     pub(crate) fn created_of<H: Handle>(
         &self,
         id: Option<&H>,
@@ -246,7 +246,7 @@ impl<'a> Call<'a> {
         self.bind_one(id, raw, device, result, state, || self.encoding().into())
     }
 
-    /// Binds an object like [`Self::bind`] that was made of others: those that were named while it was created ([`Self::creating`]).
+    /// Binds an object like [`Self::bind`] that was made of other objects: those named while it was created ([`Self::creating`]).
     pub(crate) fn bind_made_of<H: Handle>(
         &self,
         id: Option<&H>,
@@ -296,7 +296,7 @@ impl<'a> Call<'a> {
         self.context.objects.described().keep(self.bytes)
     }
 
-    /// The origins of the `count` objects that the command makes of what it names, which share its encoding.
+    /// The origins of the `count` objects that the command makes of the objects it names; the origins share the command's encoding.
     pub(crate) fn origins(&self, count: usize, names: Names) -> impl FnMut() -> Origin {
         let (mut alone, mut several) = (Some(names), None);
         if count > 1 {
@@ -318,12 +318,12 @@ impl<'a> Call<'a> {
         }
     }
 
-    /// Leaves a tombstone for each id of a creation that made none.
+    /// Leaves a tombstone for each id of a creation that made no object.
     pub(crate) fn none_created<H: Handle>(&self, ids: &[H], result: i32) -> Result<(), ContextLost> {
         ids.iter().try_for_each(|id| self.not_created(Some(id), result))
     }
 
-    /// Destroys what was taken out of the table: once no command and no submission can use it any more.
+    /// Destroys an object that was taken out of the table, once no command and no submission can use it any more.
     pub(crate) fn destroy(&self, object: Object) -> Result<(), ContextLost> {
         self.context.retired.destroy(object)
     }

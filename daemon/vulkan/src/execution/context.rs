@@ -1,4 +1,4 @@
-//! A guest's context as commands are executed for it: what it runs on and may use, and what it has made.
+//! A guest's context as commands are executed for it: the environment that it runs on and may use, and the objects that it has made.
 
 use super::failures::Failures;
 use crate::context::allowance::Allowance;
@@ -27,7 +27,7 @@ use shm::ResultWords;
 use std::sync::Arc;
 use std::sync::atomic::AtomicBool;
 
-/// The environment that a context runs on and may use: given when it begins.
+/// The environment that a context runs on and may use, which it gets when it begins.
 pub struct Environment {
     /// The host's Vulkan loader, which instances come from.
     pub entry: ash::Entry,
@@ -35,15 +35,15 @@ pub struct Environment {
     pub api_version: u32,
     /// The GPUs, at least one.
     pub gpus: Vec<GpuChoice>,
-    /// Bounds on what the guest may make.
+    /// Bounds on the objects that the guest may make.
     pub limits: ContextLimits,
     /// The key that pipeline caches are authenticated with.
     pub cache_key: CacheKey,
-    /// Grants what it may allocate.
+    /// Grants the memory that the context may allocate.
     pub allowance: Arc<dyn Allowance>,
     /// The resources that the guest can import.
     pub resources: Arc<dyn ResourceTable>,
-    /// The table in which the worker tells where the guest polls for the results of its fences.
+    /// The table in which the worker notes where the guest polls for the results of its fences.
     pub results: Option<Arc<ResultWords>>,
     /// The gates that submissions to each GPU pass, if they are scheduled.
     pub gates: Vec<Arc<Gate>>,
@@ -59,7 +59,7 @@ pub struct Context {
     pub freed: Freed,
     /// The environment that it runs on and may use.
     pub env: Environment,
-    /// The driver comes up, which it may do for as long as another context's kernel occupies the GPU.
+    /// True while the driver starts, which may take as long as another context's kernel occupies the GPU.
     pub coming_up: AtomicBool,
     /// The failures that the guest has not heard of.
     pub failures: Failures,
@@ -67,7 +67,7 @@ pub struct Context {
     pub objects: Arc<Objects>,
     /// The objects that the guest destroyed.
     pub retired: Retired,
-    /// Memory that it may want again.
+    /// Memory that the guest may want again.
     pub pool: Arc<Pool>,
     /// The part that wakes the watchdog, the thread which watches submissions.
     pub watchdog_wake: WatchdogWake,
@@ -75,7 +75,7 @@ pub struct Context {
     pub compilations: Compilations,
     /// Queues by `ring_idx`.
     pub timelines: Timelines,
-    /// The journal, which hears what a successor could not do again.
+    /// The journal, which is told which work a successor could not repeat.
     pub journal: Arc<Journalled>,
     /// Memory that a snapshot brings along.
     pub restored: Restored,
@@ -132,7 +132,7 @@ impl Context {
         }
     }
 
-    /// Memory for decoded commands: `own` bytes, and what all arenas share beyond that.
+    /// Returns memory for decoded commands: `own` bytes, and beyond these the bytes that all arenas share.
     pub fn arena(&self, own: usize) -> Arena {
         Arena::within(own, self.decoded.count())
     }
@@ -154,16 +154,16 @@ impl Context {
             object.close();
             self.retired.destroy(object)?;
         }
-        // Not before: what runs on them is watched until it is over.
+        // Not before: submissions on these queues are watched until they are over.
         timelines.into_iter().for_each(|ring_idx| self.timelines.unbind(ring_idx));
         Ok(())
     }
 
-    /// Destroys everything that the guest made. This waits for the device, so the caller has to bound the time. No command is in flight any
-    /// more, and nothing is lent.
+    /// Destroys everything that the guest made. This waits for the device, so the caller has to bound the time. No command may be in flight any
+    /// more, and no memory lent.
     pub fn destroy_objects(&self) {
         for device in self.objects.drain::<venus::Device>() {
-            // Only the limit can be in the way, and what exceeds it ends with the process.
+            // Only the limit can make this fail, and objects beyond the limit end with the process.
             let _ = self.destroy_device(&device);
         }
         self.retired.flush();
@@ -171,7 +171,7 @@ impl Context {
     }
 }
 
-/// The place of a kind of object in the order of destruction: users come before what they use.
+/// The place of a kind of object in the order of destruction: objects come before those that they use.
 fn destruction_rank(kind: venus::ObjectType) -> u8 {
     match kind {
         venus::ObjectType::COMMAND_POOL | venus::ObjectType::DESCRIPTOR_POOL => 0,

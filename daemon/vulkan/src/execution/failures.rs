@@ -12,17 +12,17 @@ pub struct Failures {
     unheard: AtomicI32,
     /// A device is lost as the guest sees it.
     lost: AtomicBool,
-    /// The guest has fences in the host, where it can be told.
+    /// The guest has fences in the host, which can report a loss to it.
     host_fences: AtomicBool,
 }
 
 impl Failures {
-    /// Notes the failure of a command that the guest does not wait for: the next command that can tell the guest does.
+    /// Notes the failure of a command that the guest does not wait for: the next command that can tell the guest reports it.
     pub fn note(&self, result: i32) {
         self.unheard.store(result, Ordering::Relaxed);
     }
 
-    /// Forgets the last failure, of which the guest need not hear any more.
+    /// Forgets the last failure, which the guest need not hear of any more.
     pub fn forget(&self) {
         self.unheard.store(0, Ordering::Relaxed);
     }
@@ -37,11 +37,11 @@ impl Failures {
         self.lost.load(Ordering::Relaxed)
     }
 
-    /// Marks the device of a submission as lost for the guest, since the submission names what was never made, for the reason `result`.
+    /// Marks the device of a submission as lost for the guest, since the submission names an object that was never made, for the reason `result`.
     ///
     /// # Errors
     ///
-    /// The guest has no fence that could tell: its context is lost.
+    /// The guest has no fence that could report the loss: its context is lost.
     pub fn lose_device(&self, result: i32) -> Result<(), Fault> {
         if !self.host_fences.load(Ordering::Relaxed) {
             return Err(Cause::Unmade(result).into());
@@ -58,7 +58,7 @@ impl Failures {
         (self.unheard.load(Ordering::Relaxed), lost, host_fences)
     }
 
-    /// Becomes as [`Self::state`] says.
+    /// Sets the state that [`Self::state`] returned.
     pub fn restore(&self, (unheard, lost, host_fences): (i32, bool, bool)) {
         self.unheard.store(unheard, Ordering::Relaxed);
         self.lost.store(lost, Ordering::Relaxed);

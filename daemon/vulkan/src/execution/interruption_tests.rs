@@ -14,8 +14,8 @@ const BUFFERS: [venus::CommandBuffer; 2] = [venus::CommandBuffer(12), venus::Com
 const FENCES: [venus::Fence; 2] = [venus::Fence(14), venus::Fence(15)];
 const TIMELINE: venus::Semaphore = venus::Semaphore(16);
 
-/// A world in which the driver may be stalled. It ends what it has begun: a queue's thread that waited on would ask the driver for a
-/// device of a test that is over.
+/// A world in which the driver may be stalled. It completes its submissions when it is dropped: otherwise a queue's thread would go on waiting, and
+/// ask the driver about a device of a test that is over.
 struct Recorded(World);
 
 impl Deref for Recorded {
@@ -112,7 +112,7 @@ fn pending() -> Recorded {
     world
 }
 
-/// Has a command interrupted while it waits, and executed when nothing keeps it any more.
+/// Has a command interrupted while it waits, and then executed when nothing holds it up any more.
 fn is_interrupted(world: &World, command: &Command<'_>) {
     let cancel = Cancel::default();
     for _ in 0..2 {
@@ -175,7 +175,7 @@ fn an_allocation_that_waits_for_memory_leaves_no_tombstone() {
     let world = World::reliable();
     for (id, memory_type_index) in [(20, PRIVATE), (21, PAGES), (22, PAGES)] {
         let memory = venus::DeviceMemory(id);
-        // The last one imports what is on its way.
+        // The last one imports memory that is on its way.
         let import = venus::ImportMemoryResourceInfoMESA { p_next: &[], resource_id: 5 };
         let chain = [ChainStruct::ImportMemoryResourceInfoMESA(&import)];
         let p_next = if id == 22 { &chain[..] } else { &[] };

@@ -1,8 +1,8 @@
-//! Waits for submissions that are pending: what they use is not reset, freed or destroyed before they have completed.
+//! Waits for submissions that are pending: the objects that they use are not reset, freed or destroyed before they have completed.
 //!
-//! A guest sees the completion of its work in memory that the work itself writes, so the driver does not tell; the markers of submissions are
-//! looked at when their end has to be known. A fence or a pool may be locked then, and no lock that [`crate::context::ranked`] has
-//! behind fences.
+//! A guest sees the completion of its work in memory that the work itself writes, of which the driver reports nothing; a thread looks at the
+//! markers of submissions when it has to know their end. During such a wait, a fence or a pool may be locked, but no lock that
+//! [`crate::context::ranked`] ranks behind fences.
 
 use super::call::Call;
 use crate::context::cancel::{Interrupted, Stop};
@@ -22,12 +22,12 @@ const LOOK_EVERY: Duration = Duration::from_micros(50);
 const LOOK_SELDOM: Duration = Duration::from_millis(1);
 
 impl Call<'_> {
-    /// Waits until submissions have completed that use what `command` is about: a guest may learn of it before the host's fence is
-    /// signalled.
+    /// Waits until the submissions that use the object of `command` have completed: a guest may learn of the completion before the host's fence
+    /// is signalled.
     ///
     /// # Errors
     ///
-    /// They have not completed: the program has broken valid usage, or the wait was cancelled or interrupted.
+    /// The submissions have not completed: the program has broken valid usage, or the wait was cancelled or interrupted.
     pub(crate) fn await_submitted(
         &self,
         device: &Device,
@@ -40,8 +40,8 @@ impl Call<'_> {
         }
     }
 
-    /// Waits until submissions have completed that use those objects of `ids` which are `meant`, for as long as [`Self::have_completed`] does:
-    /// what is used for longer is the caller's to find out.
+    /// Waits until the submissions that use those objects of `ids` which are `meant` have completed, for as long as [`Self::have_completed`] does:
+    /// the caller has to find out which objects are still used.
     ///
     /// # Errors
     ///
@@ -62,8 +62,8 @@ impl Call<'_> {
         self.have_completed(device, &submitted, command).map(drop)
     }
 
-    /// Waits until submissions have completed that use what `command` is about; returns whether they have. The wait is not long if they
-    /// cannot even have begun: then the program has broken valid usage. Whatever runs may be over for the program already.
+    /// Waits until the submissions that use the object of `command` have completed; returns whether they have. The wait is short if they
+    /// cannot even have begun: the program has then broken valid usage. Work that runs may be over already as the program sees it.
     ///
     /// # Errors
     ///

@@ -1,8 +1,8 @@
-//! Entry point for fuzzing the execution of commands: hostile streams against a driver that does nothing but looks closely ([`super::null`]).
+//! Entry point for fuzzing the execution of commands: hostile streams against a driver that only checks its parameters ([`super::null`]).
 //!
 //! Everything from the decoder's values to the reply runs as in a worker: lowering, the object table with its tombstones, spoilt
-//! recordings, pools, memory, raising. The driver panics when it is given a handle that it has not made, or not any more,
-//! and when something is left in the end.
+//! recordings, pools, memory, raising. The driver panics when it is given a handle that it has not made or has destroyed,
+//! and when an object is left at the end.
 
 mod stream;
 
@@ -24,15 +24,15 @@ use stream::Composer;
 /// Bytes of the reply window.
 const REPLY_BYTES: usize = 64 << 10;
 
-/// The number of commands between two checkpoints, where the last one cannot be used any more.
+/// The number of commands between two checkpoints, if the last checkpoint cannot be used any more.
 const CHECKPOINT_EVERY: usize = 16;
 
 /// Commands of one input: a fuzzer gains nothing from more.
 const COMMANDS_MAX: usize = 4096;
 
-/// Executes what the bytes stand for and answers how many commands were executed without an error. The first byte says what follows: a
-/// stream as it is, where an error ends the context as it does in a worker; or a recipe, of which commands are composed that can be
-/// executed mostly (see `stream`).
+/// Executes the commands that the bytes stand for, and returns how many were executed without an error. The first byte says what follows: a
+/// stream as it is, in which an error ends the context as in a worker; or a recipe, from which mostly executable commands are composed
+/// (see `stream`).
 pub fn fuzz_execute(bytes: &[u8]) -> usize {
     let Some((&mode, bytes)) = bytes.split_first() else { return 0 };
     let (&seed, bytes) = bytes.split_first_chunk::<8>().unwrap_or((&[0; 8], bytes));
@@ -46,13 +46,13 @@ pub fn fuzz_execute(bytes: &[u8]) -> usize {
     executed
 }
 
-/// The number of contexts that were written down and built up.
+/// The number of contexts that were written down and built up again.
 static HANDED_OVER: AtomicU64 = AtomicU64::new(0);
 
-/// The number of entries of journals that were done again.
+/// The number of entries of journals that were replayed.
 static REPLAYED: AtomicU64 = AtomicU64::new(0);
 
-/// Returns the steps without what differs between two snapshots of the same context: addresses of mappings, and the data of pipeline caches, which a driver may refuse.
+/// Returns the steps without the parts that differ between snapshots of one context: mapping addresses, and cache data, which a driver may refuse.
 pub(super) fn comparable(steps: &[Step]) -> Vec<Step> {
     let mut steps = steps.to_vec();
     steps.retain(|step| !matches!(step, Step::CacheData(_)));
@@ -64,7 +64,7 @@ pub(super) fn comparable(steps: &[Step]) -> Vec<Step> {
     steps
 }
 
-/// Returns the steps of a context that executed what the bytes stand for, as [`fuzz_execute`] does; none if it cannot be written down.
+/// Returns the steps of a context that executed the commands that the bytes stand for, as in [`fuzz_execute`]; none if it cannot be written down.
 pub fn steps_of(bytes: &[u8]) -> Option<Vec<Step>> {
     let _exclusive = null::begin(0);
     null::rely();
@@ -86,7 +86,7 @@ pub fn fuzz_rebuild(steps: &[Step]) -> bool {
     let renderer = renderer(Arc::new(NoResources));
     let rebuilt = renderer.rebuild(steps, &files).is_ok();
     if rebuilt {
-        // Whether it can be saved again is up to what it consists of.
+        // Whether the context can be saved again depends on its objects.
         let _ = renderer.save(&Prelude::default(), Carry::Copied);
     }
     renderer.destroy_objects();
@@ -96,7 +96,7 @@ pub fn fuzz_rebuild(steps: &[Step]) -> bool {
 /// The number of commands that are executed before the checkpoint of [`fuzz_replay`].
 const BASE: usize = 96;
 
-/// Does any bytes again as a journal behind a checkpoint, which the first byte chooses. Returns 1 if they make sense, and 0 if not.
+/// Replays any bytes as the journal after a checkpoint, which the first byte chooses. Returns 1 if the bytes make sense, and 0 if not.
 pub fn fuzz_replay(bytes: &[u8]) -> usize {
     let Some((&seed, journal)) = bytes.split_first() else { return 0 };
     let _exclusive = null::begin(0);
@@ -111,7 +111,7 @@ pub fn fuzz_replay(bytes: &[u8]) -> usize {
         let run = null::run();
         let is_sound = successor.replay(&[journal]).is_ok();
         assert_eq!(null::run(), run, "nothing is computed");
-        // Whether it can be saved again is up to what it consists of.
+        // Whether the context can be saved again depends on its objects.
         let _ = successor.save(&Prelude::default(), Carry::Copied);
         successor.destroy_objects();
         is_sound
@@ -120,7 +120,7 @@ pub fn fuzz_replay(bytes: &[u8]) -> usize {
     is_sound.into()
 }
 
-/// Returns an input of [`fuzz_replay`] that makes sense: what a program executes until it breaks its journal. None if that is nothing.
+/// Returns an input of [`fuzz_replay`] that makes sense: the commands that a program executes until it breaks its journal. None if there are none.
 pub fn journal_of(seed: u8) -> Option<Vec<u8>> {
     let _exclusive = null::begin(0);
     null::rely();
@@ -157,16 +157,16 @@ struct World {
     renderer: Renderer,
     cancel: Cancel,
     reply: RefCell<Vec<u8>>,
-    /// A command has ended the context and left something behind: a worker would be gone, and nothing would be saved.
+    /// True if a command has ended the context and left objects behind: a worker would be gone, and nothing would be saved.
     is_over: Cell<bool>,
     /// The parts of the prelude that were written.
     prelude: RefCell<(Vec<Step>, Prelude)>,
-    /// The last checkpoint, and what was executed since, unless that cannot be done again.
+    /// The last checkpoint, and the commands that were executed since, unless they cannot be replayed.
     journal: RefCell<Option<(Saved, Vec<Vec<u8>>)>>,
     heard: Arc<Heard>,
 }
 
-/// A journal that keeps nothing: what it has heard.
+/// A journal that keeps no commands, only breaks and the count of pending submissions.
 #[derive(Debug, Default)]
 pub(crate) struct Heard {
     /// The journal is broken.
@@ -221,7 +221,7 @@ impl World {
         let mut arena = Arena::new(LIMITS.arena_bytes);
         let mut executed = 0;
         while !bytes.is_empty() && executed < COMMANDS_MAX {
-            // Its waits are cancelled, and recording must not be.
+            // The world's own flag is cancelled, but recording must not be.
             let Ok(recorded) = self.renderer.record(bytes, &mut arena, &Cancel::default()) else { break };
             let executed_first = || self.execute(bytes, &arena).ok();
             let Some(length) = Some(recorded).filter(|bytes| *bytes > 0).or_else(executed_first) else {
@@ -245,7 +245,7 @@ impl World {
         self.run_composed(&mut Composer::new(bytes), COMMANDS_MAX)
     }
 
-    /// Executes so many commands of a composer, or as many as there are.
+    /// Executes up to `most` commands of a composer, or as many as it has.
     fn run_composed(&self, composer: &mut Composer<'_>, most: usize) -> usize {
         let mut executed = 0;
         while executed < most
@@ -271,7 +271,7 @@ impl World {
         }
     }
 
-    /// Writes a checkpoint after some of the commands, if there is none behind which all could be done again.
+    /// Writes a checkpoint after some of the commands, if there is none after which all commands could be replayed.
     fn write_checkpoint(&self, executed: usize) {
         let mut journal = self.journal.borrow_mut();
         if !executed.is_multiple_of(CHECKPOINT_EVERY) || journal.is_some() || self.is_over.get() {
@@ -282,7 +282,7 @@ impl World {
         *journal = saved.map(|saved| (saved, Vec::new()));
     }
 
-    /// Keeps commands that were executed behind a checkpoint.
+    /// Keeps commands that were executed after a checkpoint.
     fn keep(&self, class: Replay, bytes: &[u8]) {
         let mut journal = self.journal.borrow_mut();
         if self.heard.take_break() || class == Replay::Breaks {
@@ -292,7 +292,7 @@ impl World {
         }
     }
 
-    /// Builds the context up from the last checkpoint and does again what was executed since, which must come out as `all` says.
+    /// Builds the context up from the last checkpoint and replays the commands that were executed since; the result must equal `all`.
     fn replay(&self, all: &[Step]) {
         let Some((saved, entries)) = self.journal.take() else { return };
         let context = self.renderer.context();
@@ -309,7 +309,7 @@ impl World {
         REPLAYED.fetch_add(entries.len() as u64, Ordering::Relaxed);
     }
 
-    /// Writes the context down, if it can be, and builds it up a second time, which must come out the same.
+    /// Writes the context down, if possible, and builds it up a second time; the result must be the same.
     fn hand_over(&self) {
         if self.is_over.get() {
             return;
@@ -318,7 +318,7 @@ impl World {
         null::rely();
         let context = self.renderer.context();
         let second = renderer_on(context.env.gpus.clone(), LIMITS, Arc::new(NoResources));
-        // The first context has its addresses still.
+        // The first context still occupies its addresses.
         let first = comparable(&saved.steps);
         let rebuilt = second.rebuild(&first, &saved.files_here());
         assert_eq!(rebuilt, Ok(()), "of {first:#?}");
@@ -326,7 +326,7 @@ impl World {
         let steps = again.as_ref().map(|again| comparable(&again.steps));
         assert_eq!(steps, Ok(first));
         second.destroy_objects();
-        // The last submissions may have no marker until this asks for their end.
+        // The last submissions may have no marker until this call asks for their end.
         assert_eq!(self.renderer.drain(Duration::MAX), Ok(()), "everything completes at once");
         assert_eq!(self.heard.pending(), 0);
         self.replay(&comparable(&saved.steps));
@@ -334,7 +334,7 @@ impl World {
         HANDED_OVER.fetch_add(1, Ordering::Relaxed);
     }
 
-    /// Builds the context up once more, behind the prelude, which must make no difference but to the order of commands.
+    /// Builds the context up once more, after the prelude; this must change nothing but the order of commands.
     fn hand_over_behind_prelude(&self, all: &[Step]) {
         let (ahead, prelude) = self.prelude.take();
         let rest = self.renderer.save(&prelude, Carry::Copied).expect("it could be without");
@@ -367,7 +367,7 @@ impl World {
         let mut writer = Writer::window(&mut room);
         let window = header.wants_reply().then_some(&mut writer);
         let outcome = self.renderer.execute(&command, &bytes[..length], arena, &self.cancel, window);
-        // What was kept may have been freed to make room.
+        // Memory that was kept may have been freed to make room.
         let frees = matches!(command, Command::AllocateMemory(_));
         // A queue is bound to its timeline before its id is looked at.
         if outcome.is_err() && (objects() != objects_before || matches!(command, Command::GetDeviceQueue2(_)))
@@ -375,7 +375,7 @@ impl World {
             self.is_over.set(true);
         }
         if outcome.is_err() && (frees || null::live() > before) {
-            // An error in the middle of a command ends the context, and with the process all that is in no table any more.
+            // An error in the middle of a command ends the context; objects in no table end with the process.
             null::leak();
         }
         outcome?;

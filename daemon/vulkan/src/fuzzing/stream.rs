@@ -1,8 +1,8 @@
-//! Commands made from a recipe: any bytes become commands that decode and mostly name objects that are there.
+//! Commands made from a recipe: any bytes become commands that decode and mostly name objects that exist.
 //!
-//! A command begins in its plainest form: zeros, put right where the decoder complains. The recipe then overwrites some of it, and it is
-//! put right again. What names an object is found out from the executor's complaint, and replaced by the id of a live object of the right
-//! kind, or by a fresh id where an object is to be made.
+//! A command begins in its plainest form: zeros, corrected where the decoder complains. The recipe then overwrites some words, and the command
+//! is corrected again. The executor's complaints show which words name an object: each is replaced by the id of a live object of the right
+//! kind, or by a fresh id if an object is to be made.
 
 use super::World;
 use crate::context::cause::{Cause, StreamError};
@@ -19,7 +19,7 @@ use std::sync::LazyLock;
 /// Room for one command.
 const ROOM: usize = 4096;
 
-/// A composer, which makes the next command from what is left of a recipe.
+/// A composer, which makes the next command from the rest of a recipe.
 pub(super) struct Composer<'r> {
     recipe: &'r [u8],
     /// The command at hand: number, flags, parameters, zeros.
@@ -29,7 +29,7 @@ pub(super) struct Composer<'r> {
     prologue: std::slice::Iter<'static, Vec<u32>>,
 }
 
-/// The commands that every program begins with, and without which hardly anything can be done, in words that begin with number and flags.
+/// The commands that every program begins with and needs for most others, in words that begin with number and flags.
 static PROLOGUE: LazyLock<[Vec<u32>; 10]> = LazyLock::new(|| {
     let one_f32 = 1f32.to_bits();
     let queue = [2, 0, 0, 0, 0, 1, 1, 0, one_f32];
@@ -101,7 +101,7 @@ static FORMS: LazyLock<FxHashMap<i32, [Vec<u8>; 2]>> = LazyLock::new(|| {
     all
 });
 
-/// Commands by which objects come, are used and go, which take turns with all others.
+/// Commands that make, use and destroy objects; they take turns with all other commands.
 static LIVES: LazyLock<Vec<i32>> = LazyLock::new(|| {
     const BEGINNINGS: [&str; 10] = [
         "vkCreate",
@@ -167,7 +167,7 @@ impl<'r> Composer<'r> {
         let [how] = self.take::<1>()?;
         let numbers = if how & 0x20 == 0 { Command::NUMBERS } else { &LIVES };
         let number = match numbers[choice % numbers.len()] {
-            // Seldom, because everything else goes with them.
+            // Seldom, because these commands destroy everything else too.
             DestroyDevice::NUMBER | DestroyInstance::NUMBER if how & 0x18 != 0 => CreateBuffer::NUMBER,
             number => number,
         };
@@ -194,7 +194,7 @@ impl<'r> Composer<'r> {
         }
     }
 
-    /// Executes the command, put right as often as it helps. Returns whether it was executed in the end.
+    /// Executes the command, and corrects it as often as that helps. Returns whether it was executed in the end.
     pub(super) fn execute(&mut self, world: &World) -> bool {
         let Some(mut length) = put_right(&mut self.bytes, &mut self.arena) else { return false };
         for _ in 0..16 {
@@ -203,7 +203,7 @@ impl<'r> Composer<'r> {
             if !self.put_ids_right(world, lost.cause(), length) {
                 return false;
             }
-            // An id may have been a count as well.
+            // A replaced id may also have been a count.
             match put_right(&mut self.bytes, &mut self.arena) {
                 Some(new) => length = new,
                 None => return false,
@@ -212,7 +212,7 @@ impl<'r> Composer<'r> {
         false
     }
 
-    /// Replaces what the executor complains of; returns false if there is nothing to replace.
+    /// Replaces the id that the executor complains of; returns false if there is nothing to replace.
     fn put_ids_right(&mut self, world: &World, cause: Option<&Cause>, length: usize) -> bool {
         let (id, wanted) = match cause {
             Some(Cause::Stream(StreamError::Without("an id" | "a queue"))) => {
@@ -230,13 +230,13 @@ impl<'r> Composer<'r> {
         self.replace(id, *replacement, length, false)
     }
 
-    /// Puts a fresh id where `id` stands last.
+    /// Puts a fresh id in the last place of `id`.
     fn fresh_id(&mut self, id: u64, length: usize) -> bool {
         self.last_id += 1;
         self.replace(id, self.last_id, length, true)
     }
 
-    /// Replaces the first number `id` behind number and flags, or the last.
+    /// Replaces the first occurrence of `id` after number and flags, or the last.
     fn replace(&mut self, id: u64, by: u64, length: usize, last: bool) -> bool {
         let starts = 2..(length / 4).saturating_sub(1);
         let is_id = |word: &usize| self.bytes[4 * word..4 * word + 8] == id.to_le_bytes();
@@ -253,7 +253,7 @@ impl<'r> Composer<'r> {
     }
 }
 
-/// Corrects a command until it decodes; returns its length then.
+/// Corrects a command until it decodes, and returns its length.
 fn put_right(bytes: &mut [u8], arena: &mut Arena) -> Option<usize> {
     for _ in 0..64 {
         arena.reset();

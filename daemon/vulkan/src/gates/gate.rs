@@ -1,13 +1,13 @@
-//! The gate that scheduled submissions of a context to a GPU pass: how many may pass, and what the scheduler is told.
+//! The gate that scheduled submissions of a context to a GPU pass: it decides how many may pass, and reports to the scheduler.
 //!
 //! While the context has a lease and not much in the driver, a submission passes at once, on the thread that decoded it. Otherwise it
 //! waits in the held queue (`vulkan::submit::held_queue`), decoding goes on, and the gate's thread dispatches it when it is granted. Only
-//! what is ready passes: a submission that waits for one which the program has not made yet would keep other contexts from the GPU.
+//! ready submissions pass: one that waits for a submission which the program has not made yet would keep other contexts from the GPU.
 //!
-//! Where no broker shares the GPU out ([`Passage::Counted`]), everything passes at once, as if there were no gate, which then has no thread: it
-//! counts, measures now and then what a submission costs, and notes each while a trace is taken.
+//! If no broker shares the GPU out ([`Passage::Counted`]), every submission passes at once and the gate has no thread: the gate counts
+//! submissions, measures now and then what one costs, and notes each while a trace is taken.
 //!
-//! The order of locks stands in `vulkan::context::ranked`.
+//! `vulkan::context::ranked` defines the order of locks.
 
 use super::lane::{Lane, Standing, Step};
 use crate::context::error::ContextLost;
@@ -22,7 +22,7 @@ use std::sync::{Arc, OnceLock, Weak};
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-/// Estimated work that a leased context may have in the driver, in nanoseconds: for so long a newcomer waits for it.
+/// Estimated work that a leased context may have in the driver, in nanoseconds: a context that newly has work waits that long.
 const LEASED_WORK: u64 = 4_000_000;
 
 /// Submissions that a leased context may have in the driver, however long they are: one runs, one is staged.
@@ -31,7 +31,7 @@ const LEASED_MIN: u32 = 2;
 /// The time that a submission is taken to last, in nanoseconds, before one has completed.
 const FIRST_ESTIMATE: u64 = 200_000;
 
-/// Work of a leased context is told at this age, in nanoseconds.
+/// The age, in nanoseconds, at which the work of a leased context is reported.
 const TELL_AFTER: u64 = 1_000_000;
 
 /// Time between two looks at a submission that is not ready, since semaphores do not tell when they are signalled.
@@ -44,15 +44,15 @@ pub(crate) type Failed = Box<dyn Fn(&ContextLost) + Send + Sync>;
 pub struct Gate {
     page: GateSide,
     passage: Passage,
-    /// The processor time that a predecessor had used, as far as it had told.
+    /// The processor time that a predecessor had used, as far as it had reported it.
     used_before: Duration,
     doorbell: Arc<Doorbell>,
     queues: Mutex<Vec<Weak<dyn Lane>>>,
     counts: Ranked<COUNTS, Counts>,
-    /// The lock that is held while what is ready is counted and while one of them passes, or it would be told twice: the scheduler would
-    /// grant what no program needs, and keep a place for it.
+    /// The lock that is held while ready submissions are counted and while one of them passes. Without it, a submission could be reported twice:
+    /// the scheduler would grant one that no program needs, and keep a place for it.
     turn: Ranked<TURN, ()>,
-    /// Something waits in a held queue.
+    /// True while a submission waits in a held queue.
     waiting: AtomicBool,
     ended: AtomicBool,
     failed: OnceLock<Failed>,
@@ -68,16 +68,16 @@ impl std::fmt::Debug for Gate {
 #[derive(Debug)]
 struct Counts {
     counters: Counters,
-    /// The number of submissions that were ready when the doorbell was last rung for that. It is not rung for what is told during a lease.
+    /// The number of submissions that were ready when the doorbell was last rung for them. During a lease it is not rung for ready submissions.
     rung_ready: u32,
     /// The time that a submission lasts on average, in nanoseconds.
     estimate: u64,
-    /// The work that the scheduler was not told of yet.
+    /// The work that was not yet reported to the scheduler.
     untold: Option<Work>,
 }
 
 impl Gate {
-    /// A gate that is passed in this way. The broker looks after it by `page` and `doorbell`.
+    /// A gate that is passed in this way. The broker controls it through `page` and `doorbell`.
     pub fn new(page: GateSide, doorbell: Arc<Doorbell>, passage: Passage) -> Arc<Self> {
         let (counters, rung_ready) = Default::default();
         let used_before = page.told_cpu();
@@ -97,7 +97,7 @@ impl Gate {
         })
     }
 
-    /// Goes on where another process has stopped that had this page: nothing of it waits or runs any more.
+    /// Goes on where another process that had this page has stopped: none of its submissions waits or runs any more.
     pub fn take_over(&self) {
         let told = self.page.told();
         let mut counts = self.counts.lock();
@@ -106,7 +106,7 @@ impl Gate {
         self.page.tell(counts.counters);
     }
 
-    /// Starts the thread that dispatches what waits, if anything ever does; `failed` is called if it finds that the context is lost.
+    /// Starts the thread that dispatches waiting submissions, if submissions ever wait; the thread calls `failed` if it finds the context lost.
     ///
     /// # Errors
     ///
@@ -144,23 +144,23 @@ impl Gate {
         self.passage == Passage::ByGrant
     }
 
-    /// Returns whether submissions may pass at once, as things stand.
+    /// Returns whether submissions may pass at once now.
     pub fn is_open(&self) -> bool {
         !self.holds() || self.page.is_leased()
     }
 
-    /// Returns whether the end of a submission has to be known at once: to the scheduler, to a submission that waits for room in the driver, or to what
-    /// takes a trace.
+    /// Returns whether the end of a submission has to be known at once: for the scheduler, for a submission that waits for room in the driver, or for
+    /// a trace.
     pub fn wants_completions(&self) -> bool {
         !self.is_open() || self.waiting.load(Ordering::SeqCst) || self.page.is_traced()
     }
 
-    /// Returns whether a trace is taken, to which each submission is told.
+    /// Returns whether a trace is taken, which notes each submission.
     pub fn is_traced(&self) -> bool {
         self.page.is_traced()
     }
 
-    /// Tells something for a trace, if one is taken.
+    /// Adds a note to a trace, if one is taken.
     pub fn tell_note(&self, note: impl FnOnce() -> TraceNote) {
         if self.page.is_traced() {
             let note = note();
@@ -180,7 +180,7 @@ impl Gate {
         self.let_pass(1, 1)
     }
 
-    /// Takes the turn, which no other thread has until the end of the returned value.
+    /// Takes the turn, which no other thread has while the returned value lives.
     pub(crate) fn turn(&self) -> Exclusive<'_, TURN, ()> {
         self.turn.lock()
     }
@@ -191,7 +191,7 @@ impl Gate {
         if may {
             counts.counters.dispatched = counts.counters.dispatched.wrapping_add(count);
             counts.counters.ready = counts.counters.ready.saturating_sub(counted);
-            // The next that is ready is news again.
+            // The next submission that becomes ready is news again.
             counts.rung_ready = counts.rung_ready.min(counts.counters.ready);
             self.page.tell(counts.counters);
         }
@@ -207,13 +207,13 @@ impl Gate {
             let in_driver = counters.dispatched.wrapping_sub(counters.completed);
             in_driver < LEASED_MIN || u64::from(in_driver).saturating_mul(counts.estimate) < LEASED_WORK
         } else {
-            // Grants and dispatches wrap; there are never half as many between them.
+            // Grants and dispatches wrap; their difference is never as large as half of the range.
             self.page.granted().wrapping_sub(counters.dispatched).wrapping_sub(count) <= u32::MAX / 2
         }
     }
 
-    /// Takes note of submissions that passed and have completed, or were not dispatched after all, and of what the GPU did for them, if
-    /// anything.
+    /// Takes note of submissions that passed and have completed, or were not dispatched after all, and of the GPU's work for them, if it did
+    /// any.
     pub fn completed(&self, work: &Work) {
         let mut counts = self.counts.lock();
         counts.counters.completed = counts.counters.completed.wrapping_add(work.count);
@@ -234,30 +234,30 @@ impl Gate {
         }
     }
 
-    /// Charges what the GPU has done for the context from `begin` to `end`, nanoseconds of the pages' clock, beside its submissions: clearing
-    /// its memory, for example.
+    /// Charges work that the GPU has done for the context from `begin` to `end`, nanoseconds of the pages' clock, apart from its submissions:
+    /// clearing its memory, for example.
     pub fn charge(&self, begin: u64, end: u64) {
         self.completed(&Work { begin, end, busy: end.saturating_sub(begin), count: 0, copy: false });
     }
 
-    /// Takes note that something waits in a held queue that was not there before: tells the scheduler, and wakes the gate's thread if it has to
-    /// look.
+    /// Takes note that a new submission waits in a held queue: tells the scheduler, and wakes the gate's thread if that has to look at the held
+    /// queues.
     pub fn arrived(&self) {
         let standing = self.announce();
-        // A grant that nothing needed so far is not given again.
+        // The scheduler does not repeat a grant that no submission has needed so far.
         let is_granted = || standing.ready > 0 && self.has_room(&self.counts.lock(), 1);
         if standing.unready || standing.free || self.is_open() || is_granted() {
-            // Its thread has to look: again and again, whether there is room in the driver, or because no grant is needed.
+            // The gate's thread has to look: again and again until a submission is ready or has room, or because no grant is needed.
             self.page.poke();
         }
     }
 
-    /// Tells for how long the longest submission has run.
+    /// Reports for how long the longest submission has run.
     pub fn tell_running(&self, running: Option<Duration>) {
         self.page.tell_running(running);
     }
 
-    /// Tells how much this process has computed.
+    /// Reports the processor time that this process has used.
     pub fn tell_processor_time(&self) {
         let used = clock_gettime(ClockId::ProcessCPUTime);
         self.page.tell_cpu(self.used_before + Duration::try_from(used).unwrap_or_default());
@@ -274,7 +274,7 @@ impl Gate {
         self.queues.lock().iter().filter_map(Weak::upgrade).collect()
     }
 
-    /// Tells the scheduler how many submissions wait that are ready; returns how all held queues stand.
+    /// Tells the scheduler how many ready submissions wait; returns the state of all held queues together.
     fn announce(&self) -> Standing {
         let turn = self.turn();
         let queues = self.live_queues();
@@ -282,7 +282,7 @@ impl Gate {
         let mut counts = self.counts.lock();
         counts.counters.ready = standing.ready;
         self.page.tell(counts.counters);
-        // A lease may end right now: then the gate's thread is poked, and finds that no queue has rung.
+        // A lease may end right now: the gate's thread is then poked, and finds that the doorbell was not rung.
         let rings =
             !self.is_open() && std::mem::replace(&mut counts.rung_ready, standing.ready) != standing.ready;
         drop(counts);
@@ -293,10 +293,10 @@ impl Gate {
         standing
     }
 
-    /// The time to sleep, unless it is poked, after a look at all held queues left something in them.
+    /// Returns the time for which the thread sleeps, unless it is poked, after a look that left submissions in the held queues.
     fn until_next_look(&self) -> Option<Duration> {
         let standing = self.announce();
-        // It has become ready behind that look: no event tells when a semaphore is signalled, and it needs no grant any more.
+        // A submission may have become ready after that look: no event tells when a semaphore is signalled, and no grant is needed any more.
         let passes = standing.ready > 0 && self.has_room(&self.counts.lock(), 1);
         if passes || standing.free {
             return Some(Duration::ZERO);
@@ -310,11 +310,11 @@ impl Gate {
             let pokes = self.page.pokes();
             let leased = self.is_open();
             if std::mem::replace(&mut was_leased, leased) && !leased {
-                // The scheduler knows what was told when it last looked.
+                // The scheduler knows only what was reported when it last looked.
                 self.doorbell.ring();
             }
             let queues = self.live_queues();
-            // Before the look, so that a completion behind it pokes.
+            // Set before the look, so that a completion after the look pokes this thread.
             self.waiting.store(true, Ordering::SeqCst);
             let waits = self.dispatch(&queues);
             self.waiting.store(waits, Ordering::SeqCst);
@@ -330,7 +330,7 @@ impl Gate {
         }
     }
 
-    /// Dispatches what may pass, one of each queue in turn; returns whether something is left.
+    /// Dispatches the submissions that may pass, one of each queue in turn; returns whether any is left.
     fn dispatch(&self, queues: &[Arc<dyn Lane>]) -> bool {
         loop {
             let steps: Vec<_> = queues.iter().map(|queue| queue.advance(self)).collect();
@@ -342,14 +342,14 @@ impl Gate {
 }
 
 impl Counts {
-    /// Adds to what is not told yet.
+    /// Adds to the work that is not reported yet.
     fn note(&mut self, work: &Work) {
         let untold = self.untold.get_or_insert(Work { busy: 0, count: 0, ..*work });
         untold.begin = untold.begin.min(work.begin);
         untold.end = untold.end.max(work.end);
         untold.busy = untold.busy.saturating_add(work.busy);
         untold.count = untold.count.saturating_add(work.count);
-        // What is mixed counts as computing.
+        // Mixed work counts as computing.
         untold.copy &= work.copy;
     }
 
@@ -378,7 +378,7 @@ mod tests {
     /// The longest time that a test waits: one that waits for longer waits for ever.
     const LONG: Duration = Duration::from_secs(600);
 
-    /// A queue before which so many submissions stand.
+    /// A queue before which so many submissions wait.
     #[derive(Default)]
     struct Standers(AtomicU32);
 
@@ -402,7 +402,7 @@ mod tests {
         fn watch_driver(&self) {}
     }
 
-    /// A gate with one queue, the scheduler's end of its page, and what hears its doorbell.
+    /// A gate with one queue, the scheduler's end of its page, and the epoll instance that listens to its doorbell.
     struct World {
         gate: Arc<Gate>,
         lane: Arc<Standers>,
@@ -444,7 +444,7 @@ mod tests {
             loop {
                 let left = Timespec::try_from(within.saturating_sub(begun.elapsed())).unwrap();
                 match listening::wait(&self.epoll, [none; 1].as_mut_slice(), Some(&left)) {
-                    // So it ends in a process that was stopped and goes on.
+                    // The wait ends with this error in a process that was stopped and goes on.
                     Err(Errno::INTR) => {}
                     rung => break rung.unwrap() > 0,
                 }
@@ -523,7 +523,7 @@ mod tests {
         let gate = Gate::new(GateSide::open(&file).unwrap(), doorbell, Passage::Counted);
         let work = |busy, count| Work { begin: 1, end: 1 + busy, busy, count, copy: false };
         assert!(gate.pass(1));
-        // A second each, so that few would have room below a lease.
+        // A second each, so that only few would have room under a lease.
         gate.completed(&work(1_000_000_000, 1));
         assert!((0..1000).all(|_| gate.pass(1)) && gate.is_open() && !gate.wants_completions());
         assert_eq!(scheduler.counters(), Counters { ready: 0, dispatched: 1001, completed: 1 });

@@ -1,4 +1,4 @@
-//! The submissions that stand in held queues before a gate, as the gate sees them.
+//! The submissions that wait in held queues before a gate, as the gate sees them.
 
 use super::gate::Gate;
 
@@ -6,20 +6,20 @@ use super::gate::Gate;
 pub trait Lane: Send + Sync {
     /// Dispatches the first submission that waits, if it is ready and the gate lets it pass.
     fn advance(&self, gate: &Gate) -> Step;
-    /// Returns how the held queue stands: how many submissions wait that are ready.
+    /// Returns the state of the held queue: how many ready submissions wait.
     fn standing(&self) -> Standing;
-    /// Has the driver watched, since the end of something of this queue has to be known at once.
+    /// Has the driver watched, since the end of a submission of this queue has to be known at once.
     fn watch_driver(&self);
 }
 
-/// The outcome of a try to dispatch the first of a held queue.
+/// The outcome of an attempt to dispatch the first entry of a held queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     /// The held queue has nothing to dispatch.
     Empty,
-    /// The first has passed.
+    /// The first entry has passed.
     Done,
-    /// The first is not ready, or may not pass.
+    /// The first entry is not ready, or may not pass.
     Waits,
 }
 
@@ -28,9 +28,9 @@ pub enum Step {
 pub struct Standing {
     /// The number of submissions that want a grant and are ready, as far as they are counted.
     pub ready: u32,
-    /// The next submission behind them is not ready.
+    /// True if the next submission after these is not ready.
     pub unready: bool,
-    /// The first submission is ready and needs no grant.
+    /// True if the first submission is ready and needs no grant.
     pub free: bool,
 }
 

@@ -6,7 +6,7 @@ use protocol::venus::generated as venus;
 /// A binding to memory.
 #[derive(Clone, Copy, Debug)]
 pub struct Bound {
-    /// The memory, whose id may be another's by now.
+    /// The memory, whose id may be that of another object by now.
     pub memory: venus::DeviceMemory,
     /// The first byte in the memory.
     pub offset: u64,
@@ -22,9 +22,9 @@ impl Bound {
         Self { memory, offset, serial: table.next_serial(), plane: venus::ImageAspectFlags(0) }
     }
 
-    /// Returns whether the memory is there still.
+    /// Returns whether the memory still exists.
     pub fn is_to_live(&self, table: &Table) -> bool {
-        // What has the id and is younger is other memory.
+        // A younger object with this id is other memory.
         table.get(self.memory).is_ok_and(|memory| memory.usage.serial() < self.serial)
     }
 }

@@ -13,14 +13,14 @@ use std::sync::atomic::{AtomicBool, Ordering};
 pub struct BufferFacts {
     /// Bytes.
     pub size: u64,
-    /// The usage of the buffer is more than copies.
+    /// True if the usage of the buffer is more than copies.
     pub is_computed_on: bool,
-    /// The buffer has an address that can be had again.
+    /// True if the buffer has an address that a successor can give it again.
     pub replays: bool,
     memory: AtomicBool,
     /// True if the guest knows the buffer's address.
     is_addressed: AtomicBool,
-    /// The memory that the buffer is bound to, and as what the device process knows it.
+    /// The memory that the buffer is bound to, and the number by which the device process knows the memory.
     bound: Mutex<Option<(Bound, Option<MemoryId>)>>,
 }
 
@@ -31,12 +31,12 @@ impl BufferFacts {
         Self { size, is_computed_on, replays, memory, is_addressed, bound }
     }
 
-    /// Marks the buffer as bound, which it is about to be. Returns whether it was not yet.
+    /// Marks a buffer that is about to be bound as bound. Returns false if it was bound already.
     pub fn bind(&self) -> bool {
         !self.memory.swap(true, Ordering::AcqRel)
     }
 
-    /// Notes where the buffer is bound, and the piece of memory that this is a part of.
+    /// Notes where the buffer is bound, and the piece that its memory belongs to.
     pub fn set_bound(&self, bound: Bound, piece: Option<MemoryId>) {
         *self.bound.lock() = Some((bound, piece));
     }
@@ -52,12 +52,12 @@ impl BufferFacts {
         Some((piece?, bound.offset.checked_add(offset)?))
     }
 
-    /// Marks the buffer as not bound, which it was not after all.
+    /// Marks the buffer as not bound, because its binding has failed.
     pub fn unbind(&self) {
         self.memory.store(false, Ordering::Release);
     }
 
-    /// Notes that the guest comes to know the buffer's address.
+    /// Notes that the guest learns the buffer's address.
     pub fn note_address(&self) {
         self.is_addressed.store(true, Ordering::Relaxed);
     }

@@ -24,7 +24,7 @@ use std::sync::Arc;
 pub struct CommandPool {
     /// The host's handle.
     pub raw: u64,
-    /// The abilities of the host's queues of its family.
+    /// The abilities of the host's queues of the pool's family.
     pub queue_flags: venus::QueueFlags,
     recordings: Mutex<Recordings>,
 }
@@ -51,7 +51,7 @@ pub struct CommandBuffer {
     pub place: usize,
 }
 
-/// The recording of a command buffer, as it stands.
+/// The current recording of a command buffer.
 #[derive(Debug)]
 pub struct Recording {
     /// The host's handle.
@@ -68,7 +68,7 @@ pub struct Recording {
     pub commands: RecordedCommands,
 }
 
-/// The state after what was recorded so far, as far as later commands depend on it.
+/// The state after the commands recorded so far, as far as later commands depend on it.
 #[derive(Debug, Default)]
 pub struct RecordingState {
     /// `VK_COMMAND_BUFFER_LEVEL_SECONDARY`.
@@ -85,7 +85,7 @@ pub struct RecordingState {
     pub spoilt: Option<i32>,
     /// The place where the recording stores `VK_SUCCESS`, if the guest may look for the result of a fence there.
     pub telling: Option<Success>,
-    /// The entry by which the device process knows where that is.
+    /// The entry by which the device process knows this place.
     pub told: Option<Told>,
     /// Pipelines and descriptor sets.
     pub bound: Bound,
@@ -97,7 +97,7 @@ pub struct RecordingState {
     pub written: usize,
 }
 
-/// The life cycle of a command buffer. Its usage tells whether it is pending, and the usages of what it names tell whether it is invalid.
+/// The life cycle of a command buffer. Its usage tells whether it is pending, and the usages of the objects it names tell whether it is invalid.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Stage {
     /// Nothing is recorded.
@@ -120,7 +120,7 @@ impl CommandPool {
         self.recordings.lock()
     }
 
-    /// Locks a pool that is to be used itself: another ring may have destroyed it since it was looked up.
+    /// Locks a pool that is to be used itself, unless another ring has destroyed it since it was looked up.
     pub fn lock_alive(&self) -> Result<MutexGuard<'_, Recordings>, Fault> {
         let recordings = self.lock();
         match recordings.destroyed {
@@ -153,12 +153,12 @@ impl Recordings {
 
     /// The recording of a command buffer, whatever its state.
     pub fn find(&mut self, command_buffer: &CommandBuffer) -> Result<&mut Recording, Fault> {
-        // Once it is freed its place may be another's.
+        // After the command buffer is freed, its place may belong to another.
         let found = self.live.get_mut(command_buffer.place).filter(|found| found.raw == command_buffer.raw);
         found.ok_or_else(|| Fault::invalid("a command buffer is used while it is freed"))
     }
 
-    /// The recording of a command buffer that commands can be recorded into; one that is spoilt is skipped.
+    /// Returns the recording of a command buffer for further commands; fails if it is spoilt, so that they are skipped.
     pub fn open(&mut self, command_buffer: &CommandBuffer) -> Result<&mut Recording, Fault> {
         let recording = self.find(command_buffer)?;
         match (recording.state.stage, recording.state.spoilt) {
@@ -192,7 +192,7 @@ impl Recordings {
         live.fold(self.left.clone(), |all, (_, recording)| all.and(&recording.usage.submitted()))
     }
 
-    /// Keeps the submissions of a command buffer that was freed and that the driver still has, as it is pending.
+    /// Keeps the submissions of a freed command buffer that is still pending in the driver.
     pub fn leave(&mut self, submitted: &Submitted) {
         self.left = std::mem::take(&mut self.left).and(submitted);
     }

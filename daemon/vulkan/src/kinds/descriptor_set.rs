@@ -30,7 +30,7 @@ pub struct Sets {
     destroyed: bool,
 }
 
-/// A set as the pool knows it from which it is allocated.
+/// A set as its pool knows it.
 #[derive(Debug)]
 pub struct LiveSet {
     /// The guest's id.
@@ -64,7 +64,7 @@ impl DescriptorPool {
         self.sets.lock()
     }
 
-    /// Locks a pool that another ring may have destroyed since it was looked up.
+    /// Locks a pool, unless another ring has destroyed it since it was looked up.
     pub fn lock_alive(&self) -> Result<MutexGuard<'_, Sets>, Fault> {
         let sets = self.lock();
         match sets.destroyed {
@@ -92,7 +92,7 @@ impl Sets {
         self.live.values().fold(self.left.clone(), |all, set| all.and(&set.usage.submitted()))
     }
 
-    /// Marks the pool as destroyed, and takes all sets out, as the guest's ids.
+    /// Marks the pool as destroyed, and takes all sets out; returns the guest's ids of the sets.
     pub fn close(&mut self) -> Vec<u64> {
         self.destroyed = true;
         self.clear()
@@ -115,7 +115,7 @@ impl DescriptorSet {
     }
 }
 
-/// The pools of the sets of one command, locked in one order for everybody.
+/// The pools of the sets of one command, which all threads lock in the same order.
 pub(crate) struct LockedPools<'l> {
     pools: SmallVec<[(*const DescriptorPool, MutexGuard<'l, Sets>); 2]>,
 }
@@ -136,8 +136,8 @@ impl<'l> LockedPools<'l> {
         Ok(locked)
     }
 
-    /// Notes what `vkUpdateDescriptorSets` writes and copies; `sets` are those that [`Self::lock`] was given, which are one for all writes
-    /// into the same set that follow each other, and two for each copy.
+    /// Notes the writes and copies of `vkUpdateDescriptorSets`; `sets` are those that [`Self::lock`] was given: one for all successive writes
+    /// into the same set, and two for each copy.
     pub(crate) fn note(
         &mut self,
         sets: &[Arc<DescriptorSet>],

@@ -1,7 +1,7 @@
 //! Descriptors as they were last written into a set, by the guest's ids, so that a successor can write it again.
 //!
-//! No driver lets descriptors be read. What is kept never exceeds what the layout has, and a binding costs nothing until something is
-//! written into it. It is kept beside the set in its pool, under the pool's lock. Ids are not looked up: what they name may be gone.
+//! No driver lets descriptors be read. The kept descriptors never exceed the layout's, and a binding costs nothing until a descriptor is
+//! written into it. They are kept with the set in its pool, under the pool's lock. Ids are not looked up: their objects may be gone.
 
 use super::layout::{Binding, SetFacts};
 use protocol::venus::generated::{self as venus, ChainStruct, DescriptorType};
@@ -17,10 +17,10 @@ pub struct Descriptor {
 }
 
 impl Descriptor {
-    /// A descriptor that nothing was written into.
+    /// A descriptor that was never written.
     pub const NOTHING: Self = Self { ty: DescriptorType(i32::MIN), words: [0; 3] };
 
-    /// Returns what was written, if it was an image or a sampler.
+    /// Returns the written value, if it was an image or a sampler.
     pub fn image(&self) -> venus::DescriptorImageInfo {
         let [sampler, view, layout] = self.words;
         venus::DescriptorImageInfo {
@@ -30,13 +30,13 @@ impl Descriptor {
         }
     }
 
-    /// Returns what was written, if it was a buffer.
+    /// Returns the written value, if it was a buffer.
     pub fn buffer(&self) -> venus::DescriptorBufferInfo {
         let [buffer, offset, range] = self.words;
         venus::DescriptorBufferInfo { buffer: venus::Buffer(buffer), offset, range }
     }
 
-    /// Returns what was written, if it was a buffer view.
+    /// Returns the written value, if it was a buffer view.
     pub fn buffer_view(&self) -> venus::BufferView {
         venus::BufferView(self.words[0])
     }
@@ -45,26 +45,26 @@ impl Descriptor {
 /// The descriptors of one binding.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Held {
-    /// Descriptors, up to the last that was written.
+    /// Descriptors, up to the last written one.
     Descriptors(Vec<Descriptor>),
-    /// The bytes of an inline uniform block, up to the last that was written.
+    /// The bytes of an inline uniform block, up to the last written one.
     Bytes(Vec<u8>),
 }
 
 /// The descriptors of one set.
 #[derive(Debug, Default)]
 pub struct Contents {
-    /// For each binding of the layout, in its order; for none if nothing was written.
+    /// One value for each binding of the layout, in its order; empty if nothing was written.
     bindings: Box<[Held]>,
 }
 
 impl Contents {
-    /// The bindings of a set that something was written into, and what they hold.
+    /// Returns the bindings of a set and their contents; none if nothing was written into the set.
     pub fn bindings<'s>(&'s self, facts: &'s SetFacts) -> impl Iterator<Item = (&'s Binding, &'s Held)> {
         facts.bindings.iter().zip(&self.bindings)
     }
 
-    /// Notes a write, which was found to stay within the bindings of the set.
+    /// Notes a write, which was checked to stay within the bindings of the set.
     #[inline]
     pub fn write(&mut self, facts: &SetFacts, variable_count: u32, write: &venus::WriteDescriptorSet<'_>) {
         if !self.write_again(facts, write) {
@@ -72,8 +72,8 @@ impl Contents {
         }
     }
 
-    /// Notes a write of one buffer where there was one before, which most writes are: with this, an update of four descriptors takes 160
-    /// of 4 950 instructions less. Returns whether it is such a write.
+    /// Notes a write of one buffer over another, as most writes are: with this function, an update of four descriptors takes 160 of
+    /// 4 950 instructions less. Returns whether the write is such a write.
     #[inline]
     fn write_again(&mut self, facts: &SetFacts, write: &venus::WriteDescriptorSet<'_>) -> bool {
         let ty = write.descriptor_type;
@@ -122,7 +122,7 @@ impl Contents {
         }
     }
 
-    /// Returns what a copy takes from the set, from an element of a binding on.
+    /// Returns the descriptors that a copy takes from the set, from an element of a binding on.
     pub fn copied(&self, from: &Span<'_>, count: u32) -> Copied {
         let mut copied = Copied::default();
         for Piece { at, element, before: _, count } in from.pieces(count) {
@@ -142,7 +142,7 @@ impl Contents {
         copied
     }
 
-    /// Notes what a copy puts into the set, from an element of a binding on.
+    /// Notes the descriptors that a copy puts into the set, from an element of a binding on.
     pub fn paste(&mut self, to: &Span<'_>, copied: &Copied) {
         if self.bindings.is_empty() {
             self.bindings = emptied(to.facts);
@@ -155,7 +155,7 @@ impl Contents {
     fn put<T>(&mut self, to: &Span<'_>, values: &[T], descriptor: impl Fn(&T) -> Descriptor) {
         let element = to.element as usize;
         let held = to.first().and_then(|at| self.bindings.get_mut(at));
-        // What was written once has room.
+        // An element that was written once has room.
         if let Some(Held::Descriptors(held)) = held
             && let Some(held) = held.get_mut(element..element + values.len())
         {
@@ -215,7 +215,7 @@ struct Piece {
     at: usize,
     /// The first of the descriptors.
     element: usize,
-    /// The number of descriptors of the command that go into bindings before.
+    /// The number of descriptors of the command that go into earlier bindings.
     before: usize,
     /// The number of descriptors, at least 1.
     count: usize,
@@ -228,7 +228,7 @@ impl<'s> Span<'s> {
         self.facts.place(self.number)
     }
 
-    /// Splits descriptors by their bindings: those that are more than a binding has go into the bindings that follow.
+    /// Splits descriptors by their bindings: descriptors beyond a binding's own number go into the bindings that follow.
     fn pieces(&self, count: u32) -> impl Iterator<Item = Piece> + use<'s> {
         let first = self.first().unwrap_or(usize::MAX);
         let (variable_count, mut element, mut before) = (self.variable_count, self.element, 0);

@@ -1,4 +1,4 @@
-//! Tests of what sets are taken to hold.
+//! Tests of the descriptors that sets are taken to hold.
 
 use super::*;
 
@@ -27,7 +27,7 @@ fn write(contents: &mut Contents, facts: &SetFacts, binding: u32, element: u32, 
     contents.write(facts, 0, &write);
 }
 
-/// The ids in each binding, 0 for what holds nothing.
+/// The ids in each binding, 0 for a descriptor that was never written.
 fn ids(contents: &Contents, facts: &SetFacts) -> Vec<Vec<u64>> {
     let all = contents.bindings(facts).map(|(_, held)| match held {
         Held::Descriptors(held) => held.iter().map(|descriptor| descriptor.words[0]).collect(),
@@ -50,12 +50,12 @@ fn what_is_more_than_a_binding_has_goes_into_the_next() {
     let mut contents = Contents::default();
     write(&mut contents, &facts, 0, 1, &[1, 2, 3, 4, 5]);
     assert_eq!(ids(&contents, &facts), [vec![0, 1], vec![], vec![2, 3, 4], vec![5]]);
-    // An element behind the binding counts in those that follow.
+    // An element beyond the binding counts in the bindings that follow.
     write(&mut contents, &facts, 0, 4, &[6, 7]);
     assert_eq!(ids(&contents, &facts), [vec![0, 1], vec![], vec![2, 3, 6], vec![7]]);
     write(&mut contents, &facts, 4, 0, &[8]);
     assert_eq!(ids(&contents, &facts), [vec![0, 1], vec![], vec![8, 3, 6], vec![7]]);
-    // What is outside is dropped, though checks keep it out.
+    // A write outside of the set is dropped, although checks refuse it before.
     write(&mut contents, &facts, 9, 1, &[9, 10, 11]);
     write(&mut contents, &facts, 7, 0, &[12]);
     write(&mut contents, &facts, 9, u32::MAX, &[12]);

@@ -11,7 +11,7 @@ use parking_lot::{Condvar, Mutex};
 use protocol::venus::generated as venus;
 use std::time::Duration;
 
-/// A fence of the guest, with the last submission that it was given to.
+/// A fence of the guest, with the last submission that took it along.
 #[derive(Debug)]
 pub struct Fence {
     /// The host's handle.
@@ -21,17 +21,17 @@ pub struct Fence {
     released: Condvar,
 }
 
-/// The reasons for which the driver must not be asked for something.
+/// The reasons for which the driver must not wait for, reset or destroy a fence.
 #[derive(Debug, Default)]
 struct Held {
-    /// The submission that signals the fence waits at the gate: the fence is not to be waited for.
+    /// True while the submission that signals the fence waits at the gate: the driver must not wait for the fence.
     at_gate: bool,
-    /// The number of threads of ours that wait for the fence: it is not to be reset or destroyed.
+    /// The number of threads of ours that wait for the fence: meanwhile it must not be reset or destroyed.
     watchers: u32,
 }
 
 impl Fence {
-    /// A fence that was given to no submission.
+    /// A fence that was never in a submission.
     pub fn new(raw: vk::Fence) -> Self {
         let (last, held) = Default::default();
         Self { raw, last, held, released: Condvar::new() }
@@ -52,7 +52,7 @@ impl Fence {
         last.is_some_and(|place| !device.has_completed(place))
     }
 
-    /// Tells, if a trace is taken, that the guest was just told that the fence is signalled.
+    /// Notes in a trace, if one is taken, that the guest has just learned that the fence is signalled.
     pub fn tell_end(&self, device: &Device) {
         if device.is_traced()
             && let Some(place) = *self.last.lock()
@@ -72,7 +72,7 @@ impl Fence {
         self.held.lock().at_gate
     }
 
-    /// Waits until that submission does not wait at the gate, for no longer than `limit`.
+    /// Waits until the submission that signals the fence has left the gate, for no longer than `limit`.
     pub fn wait_released(&self, limit: Duration) {
         let mut held = self.held.lock();
         if held.at_gate {
@@ -85,7 +85,7 @@ impl Fence {
         self.held.lock().watchers += 1;
     }
 
-    /// Counts that thread no more, as it has seen the fence signalled.
+    /// Stops counting a thread that has seen the fence signalled.
     pub fn watched(&self) {
         self.held.lock().watchers -= 1;
         self.released.notify_all();
@@ -114,7 +114,7 @@ impl Fence {
         };
         match may {
             true => {
-                // It is signalled, so a thread that waits for it is about to see that.
+                // The fence is signalled, so a thread that waits for it is about to see this.
                 let mut held = self.held.lock();
                 while held.watchers > 0 {
                     self.released.wait(&mut held);

@@ -29,15 +29,15 @@ pub struct ImageFacts {
     pub planes: Option<Planes>,
     /// Aspects of the image that can be named.
     pub aspects: ImageAspectFlags,
-    /// The image is a 3D image.
+    /// True for a 3D image.
     pub volume: bool,
-    /// The image may be bound to memory that successors get: it has said so when it was made.
+    /// True if the image may be bound to memory that successors get, as was stated at its creation.
     pub survives: bool,
-    /// The host may copy its texels.
+    /// True if the host may copy its texels.
     pub is_copied_by_the_host: bool,
-    /// Memory of the whole, or of each plane, was bound, or is about to be.
+    /// True for the whole, or for each plane, if its memory is bound or about to be bound.
     pub memory: [AtomicBool; PLANES],
-    /// The memory that these are bound to.
+    /// The memory that the whole, or each plane, is bound to.
     pub bound: Mutex<[Option<Bound>; PLANES]>,
 }
 
@@ -47,17 +47,17 @@ impl ImageFacts {
         self.memory[0].load(Ordering::Acquire)
     }
 
-    /// Marks the whole or a plane as bound, which it is about to be. Returns whether it was not yet.
+    /// Marks the whole or a plane, which is about to be bound, as bound. Returns false if it was bound already.
     pub fn bind(&self, plane: usize) -> bool {
         !self.memory[plane].swap(true, Ordering::AcqRel)
     }
 
-    /// Marks the whole or a plane as not bound, which it was not after all.
+    /// Marks the whole or a plane as not bound, because the binding has failed.
     pub fn unbind(&self, plane: usize) {
         self.memory[plane].store(false, Ordering::Release);
     }
 
-    /// The number of layers that `layers` names of the image.
+    /// The number of the image's layers that `layers` names.
     pub fn layers_of(&self, layers: &venus::ImageSubresourceLayers) -> u64 {
         layers.layer_count.min(self.layers.saturating_sub(layers.base_array_layer)).into()
     }

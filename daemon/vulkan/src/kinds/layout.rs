@@ -1,7 +1,7 @@
 //! Layouts of descriptor sets and of pipelines.
 //!
-//! A guest may destroy a layout while sets and recordings go on that were made from it, and drivers differ in what they still look
-//! up then. So whatever is made from a layout keeps it, and the host's is destroyed with the last of them.
+//! A guest may destroy a layout while sets and recordings that were made from it go on, and drivers differ in what they still look
+//! up in a destroyed layout. So every object that is made from a layout keeps it, and the host's layout is destroyed with the last of them.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -55,7 +55,7 @@ pub struct SetFacts {
     pub bindings: Vec<Binding>,
     /// Dynamic offsets that a set takes.
     pub dynamic: u32,
-    /// The layout is for `vkCmdPushDescriptorSet`, not for sets.
+    /// True if the layout is for `vkCmdPushDescriptorSet`, not for sets.
     pub push: bool,
 }
 
@@ -70,7 +70,7 @@ pub struct Binding {
     pub count: u32,
     /// Stages that see the binding.
     pub stages: u32,
-    /// The samplers of the binding are part of the layout.
+    /// True if the samplers of the binding are part of the layout.
     pub immutable_samplers: bool,
     /// `VkDescriptorBindingFlags`.
     pub flags: u32,
@@ -102,7 +102,7 @@ impl Binding {
 /// A layout of pipelines.
 #[derive(Debug)]
 pub struct PipelineLayout {
-    /// Layouts of the sets; none where a pipeline library leaves one open.
+    /// Layouts of the sets; none for a set that a pipeline library leaves open.
     pub sets: Vec<Option<Arc<SetLayout>>>,
     /// The host's layout.
     pub host: HostLayout,

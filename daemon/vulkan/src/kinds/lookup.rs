@@ -45,7 +45,7 @@ impl Reading<'_> {
         self.named(id, "a pipeline is missing")
     }
 
-    /// The state of the object that an id names. The id must not be null, which nothing in the table is.
+    /// The state of the object that an id names. The id must not be null; no object in the table has a null id.
     #[inline]
     fn named<H: Kind>(&self, id: H, missing: &'static str) -> Result<&H::State, Fault> {
         self.state(id).map_err(|fault| if id.id() == 0 { Fault::invalid(missing) } else { fault })

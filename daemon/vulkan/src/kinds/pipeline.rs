@@ -1,4 +1,4 @@
-//! Pipelines: where they are bound, and with which layout they were made.
+//! Pipelines: their bind points and the layouts that they were made with.
 
 use super::layout::PipelineLayout;
 use crate::objects::object::{Kind, State};

@@ -1,4 +1,4 @@
-//! Query pools, the queries that a recording has begun, and results that a successor of their driver's process keeps.
+//! Query pools, the queries that a recording has begun, and results that a successor keeps from its predecessor's driver.
 
 use crate::context::cause::InheritedError;
 use crate::context::error::{ContextLost, Fault, demand};
@@ -11,7 +11,7 @@ use std::sync::{Arc, OnceLock};
 /// Most queries that are active at once in one recording.
 const ACTIVE: usize = 256;
 
-/// Most ranges of queries of a recording that are told apart.
+/// The most ranges of queries of a recording that are kept separately.
 const TOUCHED: usize = 256;
 
 /// Most words of a pipeline statistics query: those that are known, mesh shaders' included.
@@ -43,9 +43,9 @@ pub struct QueryFacts {
     pub ty: venus::QueryType,
     /// The number of its queries.
     pub count: u32,
-    /// Words of one result, without that for its availability.
+    /// Words of one result, without the word for its availability.
     pub words: u32,
-    /// Results that a predecessor has read; none where the driver has all of them.
+    /// Results that a predecessor has read; none if the driver has all results.
     kept: OnceLock<Arc<KeptResults>>,
 }
 
@@ -55,7 +55,7 @@ impl QueryFacts {
         Self { ty, count, words, kept: OnceLock::new() }
     }
 
-    /// Words of what a driver writes for one query, without that for its availability; none for kinds of which this is not known.
+    /// Words of the result that a driver writes for one query, without the word for its availability; none for kinds for which this is unknown.
     pub fn result_words(&self) -> Option<u32> {
         match self.ty {
             venus::QueryType::PRIMITIVES_GENERATED_EXT | venus::QueryType::MESH_PRIMITIVES_GENERATED_EXT => {
@@ -69,7 +69,7 @@ impl QueryFacts {
         }
     }
 
-    /// The results that were kept of a pool, if there ever were any.
+    /// Returns the place for kept results of a pool, if any were ever kept.
     #[inline]
     pub fn kept(&self) -> Option<&Arc<KeptResults>> {
         self.kept.get()
@@ -105,8 +105,8 @@ impl QueryFacts {
     }
 }
 
-/// Results of queries that were available when a predecessor was written down. No driver lets them be written, so they are kept until the
-/// queries are reset or used again.
+/// Results of queries that were available when a predecessor wrote its context down. No driver lets results be written, so they are kept here
+/// until the queries are reset or used again.
 #[derive(Debug)]
 pub struct KeptResults {
     words: usize,
@@ -126,7 +126,7 @@ impl KeptResults {
         self.words
     }
 
-    /// Copies the result of a query. Returns whether there is one.
+    /// Copies the result of a query. Returns whether a result is kept.
     pub fn get(&self, query: u32, into: &mut [u64]) -> bool {
         let (all, query) = (self.all.lock(), query as usize);
         let is_known = all.is_known.get(query).is_some_and(|is_known| *is_known);
@@ -149,7 +149,7 @@ impl KeptResults {
     }
 }
 
-/// Queries that a recording resets, begins or writes, of pools of which results are kept: those are forgotten when the recording is
+/// Queries that a recording resets, begins or writes, in pools with kept results: these results are forgotten when the recording is
 /// submitted.
 #[derive(Debug, Default)]
 pub struct Touched(Vec<(Arc<KeptResults>, Range<u32>)>);
@@ -166,7 +166,7 @@ impl Touched {
     #[cold]
     fn add_kept(&mut self, kept: &Arc<KeptResults>, range: Range<u32>) {
         let of_pool = |known: &&mut (Arc<KeptResults>, Range<u32>)| Arc::ptr_eq(&known.0, kept);
-        // Beyond this number those between are taken as well.
+        // Beyond this number of ranges, the last range of the pool is widened, and takes in the queries between.
         let known = if self.0.len() < TOUCHED { None } else { self.0.iter_mut().rfind(of_pool) };
         match known {
             Some((_, known)) => *known = known.start.min(range.start)..known.end.max(range.end),
@@ -179,12 +179,12 @@ impl Touched {
         other.0.iter().for_each(|(kept, range)| self.add_kept(kept, range.clone()));
     }
 
-    /// Returns whether a query is among them.
+    /// Returns whether a query is among these.
     pub fn has(&self, kept: &Arc<KeptResults>, query: u32) -> bool {
         self.0.iter().any(|(of, range)| Arc::ptr_eq(of, kept) && range.contains(&query))
     }
 
-    /// Forgets their results.
+    /// Forgets the kept results of these queries.
     #[inline]
     pub fn forget_results(&self) {
         self.0.iter().for_each(|(kept, range)| kept.forget(range.start, range.end - range.start));

@@ -1,24 +1,24 @@
 //! The commands of a recording as the guest encoded them, so that a successor can record them again. They are appended while the pool's lock
-//! is held, many at once where they come at once.
+//! is held, many at once if many arrive at once.
 
 use crate::context::budget::Counted;
 use protocol::cursor::Room as _;
 use protocol::venus::generated::CommandFlagsEXT;
 
-/// The commands of one recording. Those that were left out as invalid are among them, and will be left out again.
+/// The commands of one recording. Commands that were left out as invalid are included, and will be left out again.
 #[derive(Debug)]
 pub struct RecordedCommands {
     bytes: Vec<u8>,
-    /// The bytes that `bytes` has room for, out of those that all recordings of the context have.
+    /// The capacity of `bytes`, counted in the budget that all recordings of the context share.
     room: Counted,
-    /// There was no room for all of them, so none are kept until the recording begins anew.
+    /// True if there was no room for all commands: none are kept until the recording begins anew.
     is_dropped: bool,
 }
 
 /// The room that a recording begins with.
 const ROOM_MIN: usize = 1 << 10;
 
-/// The room that a recording keeps in any case when it begins anew. Beyond that it keeps what it has used a good part of.
+/// The room that a recording keeps in any case when it begins anew. It keeps more if it has used a good part of its room.
 const ROOM_KEPT: usize = 64 << 10;
 
 impl RecordedCommands {
@@ -47,7 +47,7 @@ impl RecordedCommands {
         }
     }
 
-    /// Forgets all commands. Room is kept for as many, as most programs record about the same again.
+    /// Forgets all commands. Room is kept for as many, because most programs record about the same again.
     pub fn restart(&mut self) {
         let (used, room) = (self.bytes.len(), self.bytes.capacity());
         self.bytes.clear();
@@ -62,7 +62,7 @@ impl RecordedCommands {
         (!self.is_dropped).then_some(&self.bytes)
     }
 
-    /// Makes room for so many bytes more; if there is none, drops what there is. Returns whether there is room.
+    /// Makes room for `more` bytes; if there is none, drops all commands. Returns whether there is room.
     #[cold]
     fn grow(&mut self, more: usize) -> bool {
         if self.is_dropped {
@@ -98,7 +98,7 @@ mod tests {
         Budget::new(Limit::RecordingBytes, LIMIT)
     }
 
-    /// Returns whether so many bytes are left, and no more.
+    /// Returns whether exactly so many bytes are left.
     fn has_left(budget: &Budget, bytes: usize) -> bool {
         let more = budget.count().more(bytes + 1);
         !more && budget.count().more(bytes)

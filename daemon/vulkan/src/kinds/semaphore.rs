@@ -1,4 +1,4 @@
-//! Semaphores: what signals them, and how far that has come.
+//! Semaphores: which submission signals them, and the progress of that submission.
 
 use crate::objects::object::{Kind, State};
 use parking_lot::Mutex;
@@ -6,22 +6,22 @@ use protocol::venus::generated as venus;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 
-/// The progress of a submission. It outlives the submission, as semaphores remember what signals them.
+/// The progress of a submission. It outlives the submission, because semaphores remember the submission that signals them.
 #[derive(Clone, Debug, Default)]
 pub struct Progress(Arc<AtomicU8>);
 
 /// The driver has the submission. Before that, no other thread may name its marker (Vulkan 3.6, of vkQueueSubmit's fence).
 pub(crate) const TAKEN: u8 = 1;
-/// The device is through with the submission.
+/// The device has completed the submission.
 pub(crate) const COMPLETE: u8 = 2;
 
 impl Progress {
-    /// Returns whether the driver has the submission, or had.
+    /// Returns whether the driver has or had the submission.
     pub fn is_taken(&self) -> bool {
         self.0.load(Ordering::Acquire) >= TAKEN
     }
 
-    /// Returns whether the device is through with the submission, or will never have it.
+    /// Returns whether the device has completed the submission, or will never get it.
     pub fn is_complete(&self) -> bool {
         self.0.load(Ordering::Acquire) == COMPLETE
     }
@@ -39,7 +39,7 @@ pub enum Signal {
         /// The highest value that the submissions which the driver has taken will signal.
         promised: u64,
     },
-    /// A binary semaphore, which this submission signals, the last that was to.
+    /// A binary semaphore, with the last submission that signals it, if there is one.
     Binary(Option<Progress>),
 }
 

@@ -1,4 +1,4 @@
-//! `VkDevice`: created with what a guest was offered and no more.
+//! `VkDevice`: created with features and extensions that the guest was offered, and no others.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -53,29 +53,29 @@ pub struct Device {
     pub memory: BackEnd,
     /// The functions that hand memory which only the driver uses to a successor of this worker, if the driver has such memory.
     pub(crate) exports: Option<MemoryFds>,
-    /// The memory of that kind that is not made any more.
+    /// The kinds of such memory that are not made any more.
     exports_no_more: ExportsNoMore,
     /// Fences that mark ends of submissions.
     pub markers: Markers,
-    /// The limits and features that decide what of a guest's shaders reaches the driver.
+    /// The limits and features that decide which shaders of a guest reach the driver.
     pub shaders: Shaders,
     /// The cleaner of fresh memory, unless that is switched off.
     pub cleaner: Option<Cleaner>,
     /// The queue that is not the guest's, if the device was created with one.
     own_queue: Option<OwnQueue>,
-    /// The gate that submissions pass, and that is told what clearing memory costs; none if there is no scheduler.
+    /// The gate that submissions pass, and to which clearing memory is charged; none if there is no scheduler.
     pub gate: Option<Arc<Gate>>,
-    /// Queues the guest asked for so far, with the timelines that they are bound to.
+    /// The queues that the guest has asked for so far, with the timelines that they are bound to.
     queues: Ranked<QUEUES, Queues>,
-    /// The guest's name of the first of them.
+    /// The guest's name of the first of these queues.
     first_queue: OnceLock<venus::Queue>,
-    /// The command buffers by which a guest hears that the device is lost.
+    /// The command buffers that tell a guest that the device is lost.
     pub notices: Mutex<Notices>,
     /// The host's queues, each behind one lock however many ids it has.
     handles: Mutex<Vec<(vk::Queue, Arc<HostQueue>)>>,
     /// The driver's last answers about buffers.
     pub(crate) buffers_told: BuffersTold,
-    /// Buffers that are made twice, if the GPU has memory for which they must be.
+    /// Buffers that are made twice, if the GPU has memory that requires this.
     pub dual_buffers: Option<DualBuffers>,
     /// The pipeline caches.
     pub(crate) pipeline_caches: PipelineCaches,
@@ -109,20 +109,20 @@ impl std::fmt::Debug for Device {
 /// The address of memory that only the driver uses, or of a buffer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Addressing {
-    /// There is none, or none that can be had again.
+    /// The object has no address, or none that can be had again.
     None,
-    /// There is one that can be had again.
+    /// The object has an address that can be had again.
     Replayed,
 }
 
 impl Addressing {
-    /// Returns the addressing of something whose address can be had again if it `replays`.
+    /// Returns the addressing of an object whose address can be had again if it `replays`.
     pub fn of(replays: bool) -> Self {
         if replays { Self::Replayed } else { Self::None }
     }
 }
 
-/// The memory that is not made for a successor any more, once the guest has a buffer or an image that must not be bound to such.
+/// The memory that is not made for a successor any more, once the guest has a buffer or an image that must not be bound to such memory.
 #[derive(Debug, Default)]
 struct ExportsNoMore {
     /// All memory.
@@ -207,8 +207,8 @@ impl Device {
         self.exports.is_some() && !is_over
     }
 
-    /// Notes that the guest has a buffer of this addressing, or an image, that must not be bound to memory which others can have. A buffer with an address is
-    /// in memory with an address only. What was made before stays as it is: drivers do not ask at binding, as they make no other memory of it.
+    /// Notes that the guest has a buffer of this addressing, or an image, that must not be bound to exportable memory. A buffer with an address is in memory
+    /// with an address only. Memory that was made before stays exportable: drivers do not check this at binding, as the memory itself does not differ.
     pub fn export_no_more(&self, addressing: Addressing) {
         let (ended, which) = match addressing {
             Addressing::Replayed => (&self.exports_no_more.addressed, " with an address"),
@@ -344,12 +344,12 @@ impl Device {
         self.queues.lock().list.iter().map(|(ring_idx, _)| *ring_idx).collect()
     }
 
-    /// Returns whether a trace is taken, for which the ends of submissions are told.
+    /// Returns whether a trace is taken, which records the ends of submissions.
     pub fn is_traced(&self) -> bool {
         self.gate.as_ref().is_some_and(|gate| gate.is_traced())
     }
 
-    /// Tells, if a trace is taken, that the guest was just told that a submission is complete; 0 is the number of none.
+    /// Records in the trace, if one is taken, that the guest was just told that a submission is complete; 0 is the number of no submission.
     pub fn tell_end(&self, Place { ring_idx, number }: Place) {
         if let Some(gate) = self.gate.as_ref().filter(|_| number > 0) {
             let of = SubmissionId { queue: ring_idx, number };
@@ -357,7 +357,7 @@ impl Device {
         }
     }
 
-    /// Returns whether submissions have completed. Queues that they are not on may have older work, which has nothing to do with them.
+    /// Returns whether submissions have completed. Older work on other queues does not matter.
     pub fn completed(&self, submitted: &Submitted) -> bool {
         submitted.is_empty() || submitted.places().all(|place| self.has_completed(place))
     }
@@ -372,7 +372,7 @@ impl Device {
     /// Returns whether one of these submissions cannot have begun.
     pub fn is_blocked(&self, submitted: &Submitted) -> bool {
         let queues = self.queues.lock().list.clone();
-        // They wait for each other.
+        // Queues wait for each other.
         queues.iter().for_each(|(_, queue)| queue.refresh());
         submitted.places().any(|place| {
             let queue = queues.iter().find(|(ring_idx, _)| *ring_idx == place.ring_idx);
@@ -380,15 +380,14 @@ impl Device {
         })
     }
 
-    /// Waits until all queues of the device are idle, and destroys what is not the guest's. No thread uses the guest's objects any
-    /// more.
+    /// Waits until all queues of the device are idle, and destroys the objects that are not the guest's. No thread uses the guest's objects any more.
     pub fn end(&self) {
-        // They are asked what has completed until nothing is pending: others may want to destroy what is.
+        // The queues stay in the list until nothing is pending: other threads that destroy objects ask them what has completed.
         self.queues.lock().is_closed = true;
         let queues = self.queues();
         queues.iter().for_each(|queue| queue.close());
         let handles: Vec<_> = self.handles.lock().iter().map(|(_, handle)| Arc::clone(handle)).collect();
-        // The thread that looks how long submissions run submits markers, and must not meanwhile.
+        // The thread that watches the length of submissions submits markers, which it must not do meanwhile.
         let _alone: Vec<_> = handles.iter().map(|handle| handle.lock_another()).collect();
         // SAFETY: the device is live. A lost device answers with an error, which changes nothing.
         let _ = unsafe { self.ash.device_wait_idle() };
@@ -404,7 +403,7 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // A thread that noticed the end of a submission late may have given one back.
+        // A thread that noticed the end of a submission late may have returned a marker.
         self.markers.destroy(&self.ash);
         // SAFETY: the device is live, and this is the last that holds it.
         unsafe { self.pipeline_caches.ours.destroy(&self.ash) };

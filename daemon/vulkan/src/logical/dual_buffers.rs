@@ -1,9 +1,9 @@
-//! Buffers that are made twice until it is known which memory they are bound to.
+//! Buffers that are made twice until the guest binds them to memory.
 //!
 //! Vulkan wants a buffer to say at its creation that it may be bound to imported memory, and a driver may then accept less memory for it:
-//! NVIDIA's does not accept device memory that the processor can reach. A guest does not know that what it maps is imported. So where both
-//! kinds of memory are offered (`vulkan::memory::driver_mapped`) both buffers are made; one goes when the guest binds its buffer. The same is
-//! done where memory of the driver's own is given to successors (`vulkan::memory::private`), which a buffer has to say as well.
+//! NVIDIA's does not accept device memory that the processor can reach. A guest does not know that the memory that it maps is imported. So if both
+//! kinds of memory are offered (`vulkan::memory::driver_mapped`), both buffers are made; one is destroyed when the guest binds its buffer. The same
+//! is done if memory of the driver's own is given to successors (`vulkan::memory::private`), because a buffer has to declare that, too.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -28,7 +28,7 @@ impl DualBuffers {
         Self { own, for_imports: Mutex::default() }
     }
 
-    /// Takes note of a pair of this addressing, and returns the buffer that stands for both. If a guest would see a difference, that is the buffer for
+    /// Notes a pair of this addressing, and returns the buffer that stands for both. If a guest would see a difference, this is the buffer for
     /// imports, and the other is destroyed.
     ///
     /// # Safety
@@ -51,7 +51,7 @@ impl DualBuffers {
         own
     }
 
-    /// Removes and returns the second buffer of one that is bound or destroyed now, if it has one.
+    /// Removes and returns the second buffer of a buffer that is bound or destroyed now, if it has one.
     pub fn part(&self, own: u64) -> Option<u64> {
         self.for_imports.lock().remove(&own)
     }

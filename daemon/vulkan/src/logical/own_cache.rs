@@ -7,7 +7,7 @@ use ash::vk;
 use std::sync::OnceLock;
 use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
-/// Bytes of the data of all caches of a context that a successor gets, at most. A cache of ours that has more gets no more.
+/// The most bytes of cache data of a context that a successor gets. A cache of ours that has more is not filled further.
 pub(crate) const CACHE_DATA_MAX: usize = 60 << 20;
 
 /// The number of commands that make pipelines between two looks at the size of our cache.
@@ -16,9 +16,9 @@ const LOOK_EVERY: u32 = 128;
 /// The pipeline cache of the daemon's own, of one device.
 #[derive(Debug, Default)]
 pub(crate) struct OwnCache {
-    /// The cache, from the first pipeline on that is made with it; null if the driver makes none.
+    /// The cache, which is made for the first pipeline; null if the driver makes no cache.
     cache: OnceLock<vk::PipelineCache>,
-    /// The cache has so much that no pipeline is made with it any more.
+    /// The cache is so large that no pipeline is made with it any more.
     is_full: AtomicBool,
     /// The number of commands that have made pipelines.
     made: AtomicU32,
@@ -38,7 +38,7 @@ impl OwnCache {
         }
     }
 
-    /// Pipelines were made with a cache of the device. Now and then this looks whether ours has enough.
+    /// Notes that pipelines were made with a cache of the device. Now and then this checks whether our cache is full.
     pub(super) fn note_made(&self, device: &ash::Device) {
         let made = self.made.fetch_add(1, Ordering::Relaxed);
         if made % LOOK_EVERY == LOOK_EVERY - 1
@@ -84,7 +84,7 @@ pub(super) fn create(device: &ash::Device, data: &[u8]) -> Option<vk::PipelineCa
     created.inspect_err(|why| log::debug!("no pipeline cache of our own: {why}")).ok()
 }
 
-/// Returns the bytes of the data of a cache; none if the driver does not say.
+/// Returns the size of the data of a cache in bytes; none if the driver does not tell it.
 ///
 /// # Safety
 ///
@@ -110,7 +110,7 @@ pub(super) unsafe fn data_of(device: &ash::Device, cache: vk::PipelineCache, roo
     let function = device.fp_v1_0().get_pipeline_cache_data;
     // SAFETY: the caller's promise, and there is room for `size` bytes.
     let result = unsafe { function(device.handle(), cache, &raw mut size, data.as_mut_ptr().cast()) };
-    // It may have more by now; what fits can be used.
+    // The cache may have more data by now; the data that fits can be used.
     data.truncate(size);
     matches!(result, vk::Result::SUCCESS | vk::Result::INCOMPLETE).then_some(data)
 }

@@ -21,14 +21,14 @@ pub struct CacheData {
     pub sealed: Vec<u8>,
 }
 
-/// The pipeline caches of a device: ours, and what is known of all of them.
+/// The pipeline caches of a device: ours, and the state that all caches share.
 #[derive(Debug, Default)]
 pub(crate) struct PipelineCaches {
     /// The cache of the daemon's own.
     pub ours: OwnCache,
-    /// A cache has more than when the data was last asked for.
+    /// True if a cache has grown since its data was last read.
     has_more: AtomicBool,
-    /// Written while a cache of the guest's is merged into, which no other thread may use then; read while its data is read.
+    /// Locked for writing while data is merged into a cache of the guest's, which no other thread may use then; for reading while its data is read.
     merges: RwLock<()>,
 }
 
@@ -39,18 +39,18 @@ impl PipelineCaches {
         self.note_more();
     }
 
-    /// A cache has more than before, or is new.
+    /// Notes that a cache has more data than before, or is new.
     pub(crate) fn note_more(&self) {
         self.has_more.store(true, Ordering::Relaxed);
     }
 
-    /// Pipelines were made, with our cache or one of the guest's.
+    /// Notes that pipelines were made, with our cache or one of the guest's.
     pub(crate) fn note_made(&self, device: &ash::Device) {
         self.note_more();
         self.ours.note_made(device);
     }
 
-    /// Returns whether a cache has more since this was last asked.
+    /// Returns whether a cache has grown since the last call.
     pub(crate) fn take_more(&self) -> bool {
         self.has_more.load(Ordering::Relaxed) && self.has_more.swap(false, Ordering::Relaxed)
     }
@@ -71,7 +71,7 @@ impl PipelineCaches {
         self.note_more();
     }
 
-    /// Calls something that merges into a cache.
+    /// Calls `merge`, which merges data into a cache.
     pub(crate) fn merge(&self, merge: impl FnOnce() -> i32) -> i32 {
         let _alone = self.merges.write();
         merge()

@@ -14,7 +14,7 @@ use std::collections::{BTreeSet, HashMap};
 
 /// The shaders that a device takes: their limits, and the features that they may use.
 pub struct Shaders {
-    /// Bounds on what the driver parses.
+    /// Bounds on the shaders that the driver parses.
     pub limits: spirv::Limits,
     /// The newest version of SPIR-V that the device takes.
     pub version: u32,
@@ -119,7 +119,7 @@ mod tests {
             ChainStruct::PhysicalDeviceVulkan12Features(&int8),
         ];
         assert_eq!(has(3, &venus::DeviceCreateInfo { p_next: &chain, ..bare }), [true, true, false]);
-        // The struct that had the feature before the core had it.
+        // The struct that had the feature before Vulkan's core had it.
         let older = venus::PhysicalDeviceShaderFloat16Int8Features { shader_int8: 1, ..Default::default() };
         let chain = [ChainStruct::PhysicalDeviceShaderFloat16Int8Features(&older)];
         assert_eq!(has(3, &venus::DeviceCreateInfo { p_next: &chain, ..bare }), [false, true, false]);
@@ -134,7 +134,7 @@ mod tests {
         let names = [c"VK_EXT_shader_subgroup_ballot"];
         let extended = venus::DeviceCreateInfo { pp_enabled_extension_names: Some(&names), ..bare };
         assert_eq!(has(3, &extended), [false, false, true]);
-        // Of the version, and of a version that the device does not have.
+        // A capability of Vulkan 1.1, which a device of 1.0 does not have.
         let device_group = 4437;
         assert!(
             capabilities(1, &bare).contains(&device_group) && !capabilities(0, &bare).contains(&device_group)

@@ -1,6 +1,6 @@
-//! The submissions that name a thing: the last of each queue, as a queue completes what was submitted to it in order.
+//! The submissions that name an object: the last of each queue, as a queue completes its submissions in order.
 //!
-//! Queues wait for each other and for the host, so what one has completed says nothing of another, however late it was submitted there.
+//! Queues wait for each other and for the host, so a completion on one queue says nothing about another queue, even for work submitted later.
 
 use smallvec::SmallVec;
 
@@ -10,18 +10,18 @@ pub(crate) type Number = u64;
 /// One submission of a device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Place {
-    /// The timeline of its queue, which no other queue of the device has.
+    /// The timeline of the submission's queue, which no other queue of the device has.
     pub ring_idx: u8,
     /// The submission's number in its queue.
     pub number: Number,
 }
 
-/// The last submission of each queue that names one thing: none, by default.
+/// The last submission of each queue that names one object: none, by default.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Submitted(SmallVec<[Place; 2]>);
 
 impl Submitted {
-    /// Adds a submission that names the thing.
+    /// Adds a submission that names the object.
     pub fn add(&mut self, place: Place) {
         match self.0.iter_mut().find(|last| last.ring_idx == place.ring_idx) {
             Some(last) => last.number = last.number.max(place.number),
@@ -29,7 +29,7 @@ impl Submitted {
         }
     }
 
-    /// Returns the last submissions that name one thing or the other.
+    /// Returns the last submissions that name one object or the other.
     #[must_use]
     pub fn and(mut self, other: &Self) -> Self {
         other.places().for_each(|place| self.add(place));
@@ -41,7 +41,7 @@ impl Submitted {
         self.0.iter().copied()
     }
 
-    /// Returns whether no submission names the thing.
+    /// Returns whether no submission names the object.
     pub fn is_empty(&self) -> bool {
         self.0.is_empty()
     }

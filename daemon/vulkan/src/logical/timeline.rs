@@ -1,4 +1,4 @@
-//! A queue as its device and the context see it: what it has completed, how long its work runs, and fences of the guest that wait.
+//! A queue as its device and the context see it: the work that it has completed, the time for which work runs, and fences of the guest that wait.
 
 use super::device::Device;
 use super::submitted::Number;
@@ -9,22 +9,22 @@ use parking_lot::Mutex;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
-/// A function that is called once a queue has completed what was submitted before.
+/// A function that is called once a queue has completed all earlier submissions.
 pub(crate) type Done = Box<dyn FnOnce() + Send>;
 
 /// A queue, which has a fence timeline of the context.
 pub trait Timeline: Send + Sync {
     /// Returns whether no submission up to a number is pending.
     fn has_completed(&self, device: &Device, number: Number) -> bool;
-    /// Returns whether a submission up to a number waits for what is not there, and is pending for sure.
+    /// Returns whether a submission up to a number waits for a missing signal, and is pending for sure.
     fn is_blocked(&self, device: &Device, number: Number) -> bool;
-    /// Takes note of what is complete.
+    /// Notes which submissions are complete.
     fn refresh(&self);
-    /// Looks how long its first submission has run; with `restart` that counts from 0 again.
+    /// Returns for how long the queue's first submission has run; with `restart` this time counts from 0 again.
     fn look(&self, now: Instant, restart: bool) -> Look;
-    /// Returns whether something of it is pending, and whether that can go on.
+    /// Returns whether a submission is pending, and whether it can go on.
     fn standing(&self) -> Standing;
-    /// Returns whether its submissions pass this gate.
+    /// Returns whether the queue's submissions pass this gate.
     fn passes_through(&self, gate: &Arc<Gate>) -> bool;
     /// Calls `done` when everything submitted so far has completed, in order; at once if the device is gone or lost.
     fn fence(&self, done: Done);
@@ -34,29 +34,29 @@ pub trait Timeline: Send + Sync {
     ///
     /// The wait was cancelled or interrupted.
     fn wait_idle(&self, cancel: &Cancel) -> Result<(), Fault>;
-    /// Answers the fences that are pending, in order, and ends its threads.
+    /// Answers the pending fences, in order, and ends the queue's threads.
     fn close(&self);
-    /// Forgets its submissions; it is idle and its device is about to be destroyed.
+    /// Forgets all submissions; the queue is idle, and its device is about to be destroyed.
     fn forget_submissions(&self, device: &Device);
 }
 
-/// The state of what was submitted to a queue.
+/// The state of a queue's submissions.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Standing {
-    /// All of it has completed.
+    /// All submissions have completed.
     Idle,
-    /// The first that has not completed runs, can run, or waits for a scheduler.
+    /// The first pending submission runs, can run, or waits for a scheduler.
     Going,
-    /// The first that has not completed waits for what is not there yet.
+    /// The first pending submission waits for a signal that is not there yet.
     Waits,
 }
 
 /// The state of pending submissions at one look.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Look {
-    /// True if something is submitted and not complete.
+    /// True if a submission is not complete.
     pub pending: bool,
-    /// The time for which the longest submission has run, if one can run.
+    /// The time for which the longest submission has run, if a submission can run.
     pub running: Option<Duration>,
     /// The time that ended submissions took, if any has ended.
     pub usual: Option<Duration>,
@@ -104,7 +104,7 @@ impl Timelines {
     ///
     /// # Errors
     ///
-    /// Another queue is bound to it.
+    /// Another queue is bound to this index.
     pub fn bind(&self, ring_idx: u8, queue: &Arc<dyn Timeline>) -> Result<(), Fault> {
         let mut timelines = self.0.lock();
         let slot = timelines.get_mut(usize::from(ring_idx));

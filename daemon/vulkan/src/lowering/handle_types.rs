@@ -1,4 +1,4 @@
-//! Handle types of shared memory: guests know dma-bufs, the host knows what its back end is made of.
+//! Handle types of shared memory: guests know dma-bufs, and the host knows the handle types of its back end.
 
 use super::lower::Lowering;
 use crate::context::error::Fault;
@@ -7,7 +7,7 @@ use config::MemoryBackEnd;
 use protocol::venus::generated::{self as venus, ChainStruct, ExternalMemoryHandleTypeFlags as HandleTypes};
 use std::ffi::c_void;
 
-/// The handle type of the host for memory files. It is never on the wire: what guests share is a dma-buf to them.
+/// The handle type of the host for memory files. This type is never on the wire: guests see shared memory as dma-bufs.
 pub(crate) const HOST_ALLOCATION: HandleTypes =
     HandleTypes(vk::ExternalMemoryHandleTypeFlags::HOST_ALLOCATION_EXT.as_raw());
 
@@ -26,11 +26,11 @@ pub(crate) fn host_types(types: HandleTypes, memory: MemoryBackEnd) -> HandleTyp
     }
 }
 
-/// The handle type by which a guest would name memory that any buffer or image may be bound to; [`link`] makes the host's of it.
+/// The handle type by which a guest would name memory that any buffer or image may be bound to; [`link`] translates it to the host's.
 pub(crate) const MAPPABLE_MEMORY: HandleTypes = HandleTypes::DMA_BUF_EXT;
 
-/// The handle type of memory that only the driver uses, and that it can give to another process. It is none of Vulkan's, so that no guest names
-/// it by chance; those that do are refused where buffers and images are made.
+/// The handle type of memory that only the driver uses, and that it can give to another process. Vulkan has no such type, so that no guest names it
+/// by chance; buffers and images that name it are refused at their creation.
 pub(crate) const OWN_MEMORY: HandleTypes = HandleTypes(1 << 31);
 
 /// Lowers a chained struct that names handle types; none if `next` is another struct.

@@ -37,7 +37,7 @@ pub(crate) trait Lower {
     fn lower(&self, l: &Lowering<'_>) -> Result<Self::Sys, Fault>;
 }
 
-/// A value the driver writes: `self` is what the request said about it (chain, lengths), `sys` what came out.
+/// A value the driver writes: `self` is the request's description of it (chain, lengths), `sys` the driver's answer.
 pub(crate) trait Raise<'a>: Lower + Copy {
     /// Makes the value for the reply.
     fn raise(&self, sys: &Self::Sys, arena: &'a Arena) -> Result<Self, Fault>;
@@ -47,13 +47,13 @@ pub(crate) trait Raise<'a>: Lower + Copy {
 pub(crate) struct Lowering<'l> {
     pub objects: Reading<'l>,
     pub arena: &'l Arena,
-    /// The memory back end, which decides as what the host knows the guest's dma-bufs.
+    /// The memory back end, which decides the host's handle type for the guest's dma-bufs.
     pub memory: MemoryBackEnd,
-    /// The device that handles must be of, if there is one.
+    /// The device that handles must belong to, if there is one.
     pub owner: Option<*const Device>,
     /// The order of the device's queue families, which gives the host's number of each.
     pub families: FamilyOrder,
-    /// The uses that take what the command names: those of its recording, or of what it creates; none if the caller does not ask.
+    /// The uses that collect the objects that the command names, for its recording or for what it creates; none if the caller needs none.
     pub uses: Option<&'l Uses>,
 }
 
@@ -184,7 +184,7 @@ impl Lowering<'_> {
     ///
     /// # Errors
     ///
-    /// A struct is in it twice: a driver may believe another of the two than the one that was checked.
+    /// A struct is in the chain twice: a driver may use the one that was not checked.
     pub(crate) fn chain(&self, chain: Chain<'_>) -> Result<*const c_void, Fault> {
         if has_repetition(chain) {
             return Err(Fault::invalid("a chain holds a struct twice"));
@@ -203,7 +203,7 @@ impl Lowering<'_> {
     }
 }
 
-/// Returns whether a struct that may be in a chain once is there twice (Vulkan 3.7.4, "Valid Usage for Structure Pointer Chains").
+/// Returns whether a chain has a struct twice that may be in it once (Vulkan 3.7.4, "Valid Usage for Structure Pointer Chains").
 fn has_repetition(chain: Chain<'_>) -> bool {
     let repeated = |(at, next): (usize, &ChainStruct<'_>)| {
         let same = |earlier: &ChainStruct<'_>| discriminant(earlier) == discriminant(next);
@@ -212,7 +212,7 @@ fn has_repetition(chain: Chain<'_>) -> bool {
     chain.iter().enumerate().any(repeated)
 }
 
-/// Returns the number of a value that the registry names. Drivers look such values up in tables, not all of which have a place for others.
+/// Returns the number of a value that the registry names. Drivers look such values up in tables, and not all tables have a place for other values.
 pub(crate) fn known<T: Enumeration>(value: T) -> Result<i32, Fault> {
     match value.is_known() {
         true => Ok(value.number()),

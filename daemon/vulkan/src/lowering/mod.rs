@@ -1,4 +1,4 @@
-//! Conversion of the protocol's values to what the driver takes, and back.
+//! Conversion of the protocol's values to the driver's structs, and back.
 
 pub(crate) mod handle_types;
 pub(crate) mod lower;

@@ -1,4 +1,4 @@
-//! Lowering and raising of structs whose members, after the chain, are all plain numbers. The generator writes them as rows: sType and members.
+//! Lowering and raising of structs whose members, after the chain, are all plain numbers. The generator writes a row for each: sType and members.
 
 /// Lowers and raises such structs, whose members are the same on both sides.
 macro_rules! plain_structures {

@@ -50,7 +50,7 @@ pub(crate) fn allocate_memory<'a>(
     Ok(venus::AllocateMemoryReply { result: venus::VkResult(result), p_memory: c.p_memory })
 }
 
-/// Returns memory that the guest had before, or new memory, for which memory that is kept makes room if it has to.
+/// Returns memory that the guest freed before, or new memory. If room is short, kept memory is freed first.
 fn find_or_make(
     call: &Call<'_>,
     device: &Arc<Device>,
@@ -88,9 +88,9 @@ fn find_or_make(
     Ok((raw, memory))
 }
 
-/// Frees what is kept, and waits until what a successor was filled from is free; a context that is built up has nothing else to wait for. Where the driver found no memory and others hold descriptors of it, this
-/// waits also until those of freed memory are closed. Returns whether there may be more room than when so much had been `freed`: another request may have
-/// found no memory at the same time, and had all of it freed.
+/// Frees kept memory, and waits until the memory that this successor was filled from is free; a context that is built up waits for nothing else. If
+/// the driver found no memory and its memory is exported, this also waits until the device process has closed the descriptors of freed memory. Returns
+/// whether there may be more room than at the count `freed`: another thread may have had the kept memory freed at the same time.
 fn makes_room(call: &Call<'_>, device: &Device, request: &Request, freed: u64) -> Result<bool, Fault> {
     call.context.pool.flush();
     call.context.given_up.finish();
@@ -105,8 +105,8 @@ fn makes_room(call: &Call<'_>, device: &Device, request: &Request, freed: u64) -
     Ok(flushed || closed)
 }
 
-/// Has the driver look how much memory there is: NVIDIA's, once it was told by its kernel that there is none, says so without asking again until it has
-/// freed something of this process.
+/// Has the driver look how much memory there is. NVIDIA's driver, once its kernel part has found no memory, refuses without asking again until it has
+/// freed memory of this process.
 fn look_for_room(device: &Device, type_index: u32) {
     const LITTLE: u64 = 64 << 10;
     let info = vk::MemoryAllocateInfo::default().allocation_size(LITTLE).memory_type_index(type_index);
@@ -117,7 +117,7 @@ fn look_for_room(device: &Device, type_index: u32) {
     }
 }
 
-/// Clears what the guest left in memory, as programs expect new memory to be zero; frees `raw`, which is in no use, if that fails.
+/// Clears the guest's old data in memory, as programs expect new memory to be zero; frees the unused `raw` if clearing fails.
 fn clear_again(memory: &Memory, device: &Device, raw: u64, key: &ReuseKey) -> Result<(), Fault> {
     match &memory.made {
         Made::Pages(pages, _) if device.cleaner.is_some() => pages.clear(),
@@ -128,7 +128,7 @@ fn clear_again(memory: &Memory, device: &Device, raw: u64, key: &ReuseKey) -> Re
     Ok(())
 }
 
-/// Returns whether a result says that something is scarce, so that the call may succeed once less is in use.
+/// Returns whether a call failed for want of memory or objects, so that it may succeed once less is in use.
 fn is_scarcity(result: i32) -> bool {
     use vk::Result as R;
     [R::ERROR_OUT_OF_HOST_MEMORY, R::ERROR_OUT_OF_DEVICE_MEMORY, R::ERROR_TOO_MANY_OBJECTS]
@@ -141,7 +141,7 @@ pub(crate) fn free_memory(call: &Call<'_>, c: &venus::FreeMemory) -> Result<venu
     let never_made = matches!(call.lowering().handle(c.memory), Err(Fault::Failed(_)));
     call.take(c.memory)?;
     if never_made {
-        // A program that gives it back without having used it lacks nothing: programs try out so how much there is.
+        // A program that frees the memory without having used it lacks nothing: programs find out in this way how much memory there is.
         call.context.failures.forget();
     }
     Ok(venus::FreeMemoryReply {})

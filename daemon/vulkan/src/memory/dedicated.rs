@@ -8,8 +8,8 @@ use crate::logical::device::Device;
 use ash::vk::{self, Handle as _};
 use protocol::venus::generated::{self as venus, ChainStruct};
 
-/// Returns whether memory that a guest wants to dedicate to a buffer or image has to be dedicated: the driver insists, or nothing is to be
-/// cleared or copied. Only memory that is dedicated to nothing can be, through a buffer of ours.
+/// Returns whether memory that a guest wants to dedicate to a buffer or image has to be dedicated: the driver insists, or the memory need not be
+/// cleared or copied. A buffer of ours can clear and copy only memory that is dedicated to nothing.
 pub(crate) fn stays_dedicated(
     call: &Call<'_>,
     device: &Device,

@@ -1,8 +1,8 @@
 //! Memory made by the driver and exported as dma-bufs (`VK_KHR_external_memory_fd`, `VK_EXT_external_memory_dma_buf`).
 //!
 //! For drivers that refuse the pages of files, such as amdgpu's. The descriptor is made when a blob is asked for, so memory that is
-//! never mapped costs none. No `DMA_BUF_IOCTL_SYNC` is issued: guests see coherent types only, and the processors and devices this
-//! runs on keep those coherent by themselves.
+//! never mapped costs none. No `DMA_BUF_IOCTL_SYNC` is issued: guests see coherent types only, and the processors and devices on which the daemon
+//! runs keep such memory coherent by themselves.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -27,12 +27,12 @@ pub(super) fn allocate(
     let lowered = lowered(&call.lowering(), info, request, true)?;
     let dedicated = info.p_next.iter().any(|n| matches!(n, ChainStruct::MemoryDedicatedAllocateInfo(_)));
     if request.import.is_none() && !dedicated {
-        // A blob covers whole pages. Dedicated allocations are as large as what they are for demands.
+        // A blob covers whole pages. A dedicated allocation is as large as its buffer or image demands.
         lowered.allocation_size = page_multiple(request.size)?;
     }
     let exportable = request.visible || request.exported;
     let size = lowered.allocation_size;
-    // What another made counts for it already.
+    // Imported memory counts already, for the context that made it.
     let (piece, credit) = match (&request.import, exportable) {
         (Some(_), _) => (None, None),
         (None, true) => {
@@ -88,7 +88,7 @@ fn page_multiple(size: u64) -> Result<u64, vk::Result> {
     size.checked_next_multiple_of(page).ok_or(vk::Result::ERROR_OUT_OF_DEVICE_MEMORY)
 }
 
-/// Clears fresh memory, which may hold what another owner left; frees it if that fails.
+/// Clears fresh memory, which may hold data of another owner; frees the memory if that fails.
 ///
 /// # Safety
 ///

@@ -1,8 +1,8 @@
 //! Memory that the driver maps for this process, and that guests map out of the same device node.
 //!
-//! On drivers that export nothing this is the one way to let a guest write into the GPU's own memory. The descriptor that the driver maps
-//! is caught when it does so ([`capture`](crate::backing::capture)): when memory is allocated or, if it is not then, when it is
-//! mapped. The mapping of another process keeps nothing alive, so memory that guests see is freed late (`vulkan::disposal::lent`).
+//! On drivers that export nothing this is the only way to let a guest write into the GPU's own memory. The descriptor that the driver maps is caught
+//! when the driver maps it ([`capture`](crate::backing::capture)): when memory is allocated or, if it is not then, when it is mapped. The mapping of
+//! another process keeps nothing alive, so memory that guests see is freed late (`vulkan::disposal::lent`).
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 

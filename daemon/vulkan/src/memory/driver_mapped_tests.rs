@@ -15,10 +15,10 @@ fn what_the_driver_maps_is_lent_with_what_keeps_it_alive() {
     let device = shm::device_node(exported.file.as_deref().unwrap());
     assert_eq!((device, exported.cached), (Some(makedev(1, 5)), false));
     assert!(!exported.lent.unwrap().is_empty());
-    // They are handed out once for each device.
+    // The descriptors are handed out once for each device.
     let (again, same) = world.lend(10);
     assert!(again.lent.unwrap().is_empty() && same == memory);
-    // Who cannot map it needs nothing of it.
+    // A blob that is not mapped needs no file and no descriptor.
     let opaque = world.renderer.export(10, SIZE, false).unwrap();
     assert!(opaque.file.is_none() && opaque.lent.is_none());
 }
@@ -78,7 +78,7 @@ fn of_two_buffers_the_one_stays_that_fits_its_memory() {
     assert_eq!(world.bind(20, 10), own, "the driver's own memory");
     assert_ne!(world.bind(21, 11), imported, "pages");
     assert_eq!(null::live(), alive + 2);
-    // One that was never bound goes with its twin.
+    // A buffer that was never bound is destroyed together with its twin.
     world.buffer(22);
     for id in [20, 21, 22] {
         let destroy = venus::DestroyBuffer { device: DEVICE, buffer: venus::Buffer(id) };

@@ -17,8 +17,8 @@ pub struct Exported {
     pub file: Option<Arc<MemoryFile>>,
     /// True if the memory is ordinary cached memory; otherwise it is write-combined.
     pub cached: bool,
-    /// The descriptors that keep lent memory alive: it is gone when the driver frees it, or when the driver's process ends and these are
-    /// closed, and cannot be imported. The list is empty if they were returned before; there is none for other memory.
+    /// The descriptors that keep lent memory alive. Lent memory is gone when the driver frees it, or when the driver's process ends and these
+    /// descriptors are closed; it cannot be imported. The list is empty if the descriptors were returned before; there is no list for other memory.
     pub lent: Option<Vec<OwnedFd>>,
 }
 
@@ -48,7 +48,7 @@ pub enum NotExported {
     /// There is no such memory.
     #[error("memory object {0} does not exist")]
     NoMemory(u64),
-    /// The guest has to hear of a failure ahead of that, of this `VkResult`.
+    /// The guest has to learn first of an earlier failure, with this `VkResult`.
     #[error("the guest has to hear of a failure before ({})", vk::Result::from_raw(*.0))]
     Unheard(i32),
     /// The context is swapped out, and its memory with it.
@@ -89,7 +89,7 @@ pub(crate) fn export(
     }
 }
 
-/// Returns the descriptors that keep the driver's memory alive, if they may be new: with the first memory that a device lends.
+/// Returns the descriptors that keep the driver's memory alive, for the first memory that a device lends; an empty list for later memory.
 fn new_anchors(device: &Device) -> Result<Vec<OwnedFd>, NoAnchors> {
     if device.is_anchored.load(Ordering::Relaxed) {
         return Ok(Vec::new());

@@ -1,7 +1,7 @@
-//! External memory as guests are told of it: they know dma-bufs, the host knows what its back end is made of.
+//! External memory as guests see it: guests know dma-bufs, and the host knows the handle types of its back end.
 //!
-//! Buffers can be shared by either back end. Images can be shared only as dma-bufs of the host: in pages of ours an image with optimal
-//! tiling has no place on some drivers.
+//! Buffers can be shared by either back end. Images can be shared only as dma-bufs of the host: some drivers place no image with optimal tiling in
+//! pages of ours.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -20,7 +20,7 @@ use protocol::venus::generated::{
     ExternalMemoryHandleTypeFlags as HandleTypes,
 };
 
-/// Returns whether the driver lets a buffer declare that it may be bound to such memory. It is asked once for many buffers that are alike.
+/// Returns whether the driver lets a buffer declare that it may be bound to such memory. The driver is asked once for many buffers that are alike.
 pub(crate) fn takes_buffer(
     call: &Call<'_>,
     device: &Device,
@@ -161,7 +161,7 @@ pub(crate) fn get_physical_device_external_buffer_properties<'a>(
     })
 }
 
-/// Demands that guests can use the image that is asked about, and may.
+/// Demands that guests can and may use the image that is asked about.
 ///
 /// # Errors
 ///
@@ -220,7 +220,7 @@ fn none_of(handle_type: HandleTypes) -> venus::ExternalMemoryProperties {
     venus::ExternalMemoryProperties { compatible_handle_types: handle_type, ..Default::default() }
 }
 
-/// Translates the host's answer for the guest. Pages that can be imported can be exported: they are ours.
+/// Translates the host's answer for the guest. Pages that can be imported can be exported, because the pages are ours.
 fn told(
     host: &venus::ExternalMemoryProperties,
     handle_type: HandleTypes,

@@ -1,7 +1,7 @@
 //! Memory made of pages of ours: a memory file, mapped, and imported by the driver through `VK_EXT_external_memory_host`.
 //!
-//! This works without any device node, and nothing of another owner can be left in the memory. Whatever the guest may map or share is made
-//! so. Sharing is importing the same pages once more.
+//! This works without any device node, and the memory cannot hold data of another owner. All memory that the guest may map or share is made in this
+//! way. To share memory is to import the same pages once more.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -22,7 +22,7 @@ use protocol::venus::generated as venus;
 use shm::MapError;
 use std::sync::Arc;
 
-/// Makes zeroed pages for a guest, or has those that a snapshot brings along.
+/// Makes zeroed pages for a guest, or takes the pages that a snapshot brings along.
 fn granted(
     call: &Call<'_>,
     request: &Request,
@@ -39,7 +39,7 @@ fn granted(
     Pages::of_file(&file, size, alignment).map_err(|_| vk::Result::ERROR_OUT_OF_HOST_MEMORY.into())
 }
 
-/// Maps the pages of a file, with what is in them; where a snapshot had them, if it brings them along.
+/// Maps the pages of a file, with their contents. If a snapshot brings the pages along, they are mapped at the address of the snapshot.
 fn mapped(
     file: &Arc<MemoryFile>,
     size: u64,
@@ -52,7 +52,7 @@ fn mapped(
     }
 }
 
-/// Allocates memory for a guest, of what a snapshot brings along for it if it does.
+/// Allocates memory for a guest, of the pages that a snapshot brings along, if it does.
 pub(super) fn allocate(
     functions: &HostPointers,
     call: &Call<'_>,
@@ -77,7 +77,7 @@ pub(super) fn allocate(
         }
         None => return private::allocate(call, device, info, request),
     };
-    // What another made counts for it already. Pages are the host's, and where the GPU's memory is the host's they are both.
+    // Imported memory counts already, for the context that made it. Pages are memory of the host; if the GPU's memory is the host's, they are both.
     let counts = request.import.is_none() && request.heap == Heap::Device && request.visible;
     let credit = counts.then(|| request.credit(call, request.size)).transpose()?;
     let lowered = lowered(&call.lowering(), info, request, false)?;

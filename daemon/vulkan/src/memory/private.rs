@@ -1,8 +1,8 @@
 //! Memory that only the driver uses.
 //!
-//! Where the driver can give it to another process, it is made so that a successor of this worker can have it: for the process that has its descriptor
-//! it stays what it is, in the GPU, whatever becomes of this process. A driver gives imported memory another address, so a successor makes memory with an
-//! address anew, at the same address, and has the device copy the contents (`memory::refill`).
+//! If the driver can give such memory to another process, it is made exportable, so that a successor of this worker can have it: the process that has the
+//! descriptor keeps the memory and its contents, even if this process dies. A driver gives imported memory another address, so a successor makes memory
+//! with an address anew, at the same address, and has the device copy the contents (`memory::refill`).
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -18,7 +18,7 @@ use crate::logical::device::{Addressing, Device};
 use ash::vk;
 use protocol::venus::generated::{self as venus, ChainStruct};
 
-/// Allocates memory for a guest, of what a snapshot brings along for it if it does.
+/// Allocates memory for a guest, of the memory that a snapshot brings along, if it does.
 pub(super) fn allocate(
     call: &Call<'_>,
     device: &Device,
@@ -29,7 +29,7 @@ pub(super) fn allocate(
     let dedicated = dedicated::stays_dedicated(call, device, info)?;
     let lowered = lowered(&call.lowering(), info, request, dedicated)?;
     if !dedicated {
-        // What is cleared is whole words. Dedicated allocations are as large as what they are for demands.
+        // Clearing works on whole words. A dedicated allocation is as large as its buffer or image demands.
         lowered.allocation_size = rounded(request.size, 1).ok_or(vk::Result::ERROR_OUT_OF_DEVICE_MEMORY)?;
     }
     let exported = exported(call, device, info, request, dedicated);
@@ -73,7 +73,7 @@ fn exported(
     survives.then_some(Exported::ByDriver)
 }
 
-/// Returns whether memory is dedicated to an image that may be bound to memory which others can have.
+/// Returns whether memory is dedicated to an image that may be bound to exportable memory.
 fn is_for_image(call: &Call<'_>, info: &venus::MemoryAllocateInfo<'_>) -> bool {
     info.p_next.iter().any(|next| match next {
         ChainStruct::MemoryDedicatedAllocateInfo(dedicated) => {

@@ -1,5 +1,5 @@
 //! Memory with an address that only the driver uses: a successor makes it anew at that address. The device then copies the contents out of the old memory,
-//! which the successor imports by its descriptor. It frees that while the program goes on. All but the copy can be done while the predecessor still runs.
+//! which the successor imports by its descriptor, and later frees while the program goes on. Only the copy needs the predecessor at rest.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -19,22 +19,22 @@ use ash::vk;
 use protocol::venus::generated as venus;
 use std::sync::Arc;
 
-/// Returns whether a successor can take an allocation that the driver gives away: it is as it was, or can be filled.
+/// Returns whether a successor can take an allocation that the driver gives away, as it is or by filling a new one.
 pub(crate) fn is_possible(object: &Object, memory: &Memory) -> bool {
     let has_queue = || object.device.as_ref().is_some_and(|device| device.own_queue().is_some());
     !memory.replays || memory.copied_bytes().is_some() && has_queue()
 }
 
-/// Forgets the allocations that are gone: what they were before is free.
+/// Forgets the allocations that are gone, and frees their old memory.
 pub(crate) fn forget_gone(context: &Context) {
     context.unfilled.forget_gone(&context.objects.read());
 }
 
-/// Imports what all allocations were before that were made anew, and forgets those that are gone.
+/// Imports the old memory of all allocations that were made anew, and forgets the allocations that are gone.
 ///
 /// # Errors
 ///
-/// One is not there, or the driver fails.
+/// An allocation is missing, or the driver fails.
 pub(crate) fn import_all(context: &Context) -> Result<(), ContextLost> {
     forget_gone(context);
     let table = context.objects.read();
@@ -44,7 +44,7 @@ pub(crate) fn import_all(context: &Context) -> Result<(), ContextLost> {
     Ok(())
 }
 
-/// Fills all allocations that were made anew out of what they were before, if they are still there.
+/// Fills all allocations that were made anew out of their old memory, if these allocations still exist.
 ///
 /// # Errors
 ///
@@ -65,7 +65,7 @@ pub(crate) fn refill(context: &Context) -> Result<(), ContextLost> {
             }
         });
         if let Err(why) = copied {
-            // The device may still read it. This process ends.
+            // The device may still read the old memory. This process ends.
             std::mem::forget(refills);
             return Err(DriverError::fails("the device does not copy memory", why).into());
         }
@@ -74,7 +74,7 @@ pub(crate) fn refill(context: &Context) -> Result<(), ContextLost> {
     Ok(())
 }
 
-/// Returns an allocation that was made anew, after importing what it was before.
+/// Imports the old memory of an allocation that was made anew, and returns both.
 fn made_anew(table: &Table, id: u64, file: &MemoryFile) -> Result<Refill, ContextLost> {
     let object = table.get(venus::DeviceMemory(id)).ok();
     let found = object.and_then(|object| {

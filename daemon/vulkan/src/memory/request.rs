@@ -20,7 +20,7 @@ use protocol::venus::generated::{self as venus, ChainStruct};
 use std::cell::Cell;
 use std::sync::Arc;
 
-/// A guest's request for memory, apart from what goes to the driver as it is.
+/// A guest's request for memory, without the fields that go to the driver unchanged.
 pub(super) struct Request {
     /// The size in bytes.
     pub size: u64,
@@ -28,43 +28,43 @@ pub(super) struct Request {
     pub type_index: u32,
     /// The heap that memory of this type is in.
     pub heap: Heap,
-    /// True if the guest sees its type as host-visible, and what it maps is made by the back end.
+    /// True if the guest sees the memory type as host-visible, and the back end makes the memory that the guest maps.
     pub visible: bool,
-    /// True if the guest sees its type as host-visible, and what it maps is the driver's.
+    /// True if the guest sees the memory type as host-visible, and the driver makes the memory that the guest maps.
     pub driver_mapped: bool,
     /// True if other contexts may import it.
     pub exported: bool,
-    /// The resource that it imports, if any.
+    /// The resource that the memory imports, if any.
     pub import: Option<Arc<ResourceMemory>>,
     /// True if the memory has an address that can be had again.
     pub replays: bool,
-    /// The opaque address that a snapshot brings along for it; 0 if the driver chooses.
+    /// The opaque address that a snapshot brings along for the memory; 0 if the driver chooses.
     pub address: u64,
-    /// True if a snapshot has its contents, so that it need not be cleared.
+    /// True if a snapshot has the contents of the memory, so that it need not be cleared.
     pub filled: bool,
-    /// True if a successor of this worker is to have the memory: if it has an address, that can be had again.
+    /// True if a successor of this worker is to have the memory; the address of such memory, if it has one, can be had again.
     pub survives: bool,
-    /// The descriptor that a snapshot brings along: the memory is made of it, or filled out of it if it has an address.
+    /// The descriptor that a snapshot brings along: the memory is made of it, or, if the memory has an address, filled out of it.
     pub predecessor: Option<Arc<MemoryFile>>,
-    /// True once a limit of ours has refused it, so that the driver was not asked.
+    /// True once a limit of ours has refused the request, so that the driver was not asked.
     pub is_limited: Cell<bool>,
 }
 
-/// The things that a snapshot brings along for one allocation.
+/// The parts of a snapshot that are brought along for one allocation.
 #[derive(Debug, Default)]
 pub(super) struct Brought<'r> {
-    /// The pages that it is made of.
+    /// The pages that the allocation is made of.
     pub restored: Option<&'r RestoredMemory>,
-    /// The opaque address that it has.
+    /// The opaque address of the allocation.
     pub address: Option<u64>,
-    /// True if its contents come later.
+    /// True if the contents come later.
     pub filled: bool,
-    /// The descriptor of the driver's memory that it is, or was.
+    /// The descriptor of the driver's memory that the allocation is made of or filled out of.
     pub predecessor: Option<Arc<MemoryFile>>,
 }
 
 impl Brought<'_> {
-    /// Returns whether there is no snapshot that says anything of the allocation.
+    /// Returns whether no snapshot brings anything along for the allocation.
     pub(super) fn is_nothing(&self) -> bool {
         self.restored.is_none() && self.address.is_none() && !self.filled && self.predecessor.is_none()
     }
@@ -77,7 +77,7 @@ impl Request {
         credit.ok_or_else(|| self.out_of_memory())
     }
 
-    /// Returns the error that says that a limit of ours is reached, and takes note of it.
+    /// Notes that a limit of ours is reached, and returns the error for it.
     pub(super) fn out_of_memory(&self) -> Fault {
         self.is_limited.set(true);
         match self.heap {
@@ -87,7 +87,7 @@ impl Request {
         .into()
     }
 
-    /// Reads the guest's description of an allocation, and what a snapshot brings along for it.
+    /// Reads the guest's description of an allocation, and the parts that a snapshot brings along for it.
     ///
     /// # Errors
     ///
@@ -163,8 +163,8 @@ fn has_address(info: &venus::MemoryAllocateFlagsInfo<'_>) -> bool {
     info.flags.contains(venus::MemoryAllocateFlags::DEVICE_ADDRESS)
 }
 
-/// Returns the guest's description in C form, with those chained structs that the host should hear of: where memory comes from and where it
-/// may go is decided here, and an address can be chosen by a snapshot only.
+/// Returns the guest's description in C form, with the chained structs that go to the host. The daemon decides where memory comes from and where it
+/// may go, and only a snapshot can choose an address.
 pub(super) fn lowered<'l>(
     l: &Lowering<'l>,
     info: &venus::MemoryAllocateInfo<'_>,
@@ -193,8 +193,8 @@ pub(super) fn lowered<'l>(
     Ok(unsafe { &mut *lowered })
 }
 
-/// Returns flags of a guest's as the host hears them: with that for addresses that can be had again if there is one and the device can, and
-/// never because the guest says so.
+/// Returns a guest's flags as they go to the host. The flag for addresses that can be had again is set if the memory has an address and the device
+/// can replay it, never because the guest sets it.
 fn flags<'l>(
     l: &Lowering<'l>,
     info: &venus::MemoryAllocateFlagsInfo<'_>,
@@ -236,7 +236,7 @@ pub(super) unsafe fn clear(
     Ok(unsafe { cleaner.clear(&device.ash, device.own_queue(), &Part::whole(raw, size, type_index, kinds)) }?)
 }
 
-/// Returns those of the types with these bits whose visibility to the guest is that of a resource; all of them if there are none.
+/// Returns the types among these bits with the same visibility to the guest as a resource; all of `bits` if there are none.
 pub(super) fn alike(device: &Device, bits: u32, mappable: bool) -> u32 {
     let types = device.physical.memory.memory_types_as_slice().iter().enumerate();
     let visible = types

@@ -1,4 +1,4 @@
-//! The allocations whose memory can be used again for another: their reuse key is what they have in common, but for what lies in them.
+//! Allocations whose memory can be used again for another allocation. Allocations with the same reuse key differ in their contents only.
 
 use super::dedicated;
 use super::request::Request;
@@ -12,19 +12,19 @@ use ash::vk;
 use config::Heap;
 use protocol::venus::generated::{self as venus, ChainStruct};
 
-/// Flags that say nothing of what lies in the memory.
+/// Flags that do not concern the contents of memory.
 const FLAGS: vk::MemoryAllocateFlags = vk::MemoryAllocateFlags::from_raw(
     vk::MemoryAllocateFlags::DEVICE_MASK.as_raw()
         | vk::MemoryAllocateFlags::DEVICE_ADDRESS.as_raw()
         | vk::MemoryAllocateFlags::DEVICE_ADDRESS_CAPTURE_REPLAY.as_raw(),
 );
 
-/// Properties of memory types whose memory is more than what lies in it.
+/// Properties of memory types whose memory is more than its contents.
 const SPECIAL: vk::MemoryPropertyFlags = vk::MemoryPropertyFlags::from_raw(
     vk::MemoryPropertyFlags::LAZILY_ALLOCATED.as_raw() | vk::MemoryPropertyFlags::PROTECTED.as_raw(),
 );
 
-/// Returns the reuse key of an allocation; none if it is like no other: imported, to be shared, or dedicated.
+/// Returns the reuse key of an allocation; none if no other can use its memory, because it is imported, to be shared, or dedicated.
 pub(super) fn reuse_key(
     call: &Call<'_>,
     device: &Device,
@@ -49,7 +49,7 @@ pub(super) fn reuse_key(
         BackEnd::Memfd(_) => dedicated && !pages && dedicated::stays_dedicated(call, device, info)?,
         BackEnd::DmaBuf(_) => dedicated,
     };
-    // What the driver maps is of the size that is asked for, or it is something else.
+    // A caught mapping has exactly the size that was asked for: a mapping of another size is of something else.
     let size = if request.driver_mapped { Some(request.size) } else { rounded(request.size, 1) };
     let heap = if pages { Heap::Host } else { request.heap };
     let known = flags & !FLAGS.as_raw() == 0;

@@ -6,11 +6,11 @@ use crate::objects::object::Object;
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// Says how much has to be free for each byte that is wanted. What stays is for successors that prepare themselves at the same time, for other programs,
-/// and for what this one allocates meanwhile.
+/// The number of bytes that have to be free for each byte that is wanted. The rest is for successors that prepare themselves at the same time, for other
+/// programs, and for what this program allocates meanwhile.
 const FREE_FOR_EACH: u64 = 4;
 
-/// The memory that is wanted for a while, beside what programs have.
+/// The memory that is wanted for a while, beside the memory of programs.
 #[derive(Default)]
 pub(crate) struct Wanted {
     /// Bytes of each heap, which is known by the indices of its GPU and of itself.
@@ -18,7 +18,7 @@ pub(crate) struct Wanted {
 }
 
 impl Wanted {
-    /// Wants as much in addition as this allocation has, where that has it. It is such as can be filled (`refill::is_possible`).
+    /// Adds the size of this allocation to the wanted bytes of its heap. The allocation can be filled (`refill::is_possible`).
     pub(crate) fn add(&mut self, object: &Object, memory: &Memory) {
         let (Some(device), Some(key)) = (&object.device, &memory.key) else { return };
         let physical = &device.physical;
@@ -28,7 +28,7 @@ impl Wanted {
         *bytes = bytes.saturating_add(memory.size());
     }
 
-    /// Returns whether all of it is there to spare. A driver that does not say what is free has nothing to spare.
+    /// Returns whether the GPUs have all wanted memory to spare. A GPU whose driver does not tell its free memory has none to spare.
     pub(crate) fn is_to_spare(&self) -> bool {
         self.heaps.iter().all(|((_, heap), (physical, bytes))| {
             let free = physical.free_memory(*heap).unwrap_or(0);

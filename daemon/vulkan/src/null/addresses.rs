@@ -1,6 +1,6 @@
-//! Device addresses of the null driver, which can be captured and replayed: each that it chooses is another, and one that was captured is
-//! given again. It panics where this is asked of a device that has not enabled it or of what has no address, and where it is not asked of
-//! what has one.
+//! Device addresses of the null driver, which can be captured and replayed: the driver chooses a new address each time, and gives a captured one
+//! again. It panics if replay is asked of a device that has not enabled it or for an object without an address, and if replay is missing for an
+//! object with one.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -9,10 +9,10 @@ use ash::vk;
 use std::ffi::c_void;
 use std::sync::atomic::Ordering;
 
-/// The distance of addresses that are chosen, of which all are multiples.
+/// The distance of chosen addresses, which are all multiples of it.
 const STEP: u64 = 1 << 20;
 
-/// The address that is chosen first.
+/// The first address that the driver chooses.
 const FIRST: u64 = 1 << 40;
 
 /// Visits a chain.
@@ -32,7 +32,7 @@ pub(super) unsafe fn for_each(
     }
 }
 
-/// `vkGetPhysicalDeviceFeatures2`: of features only those for addresses.
+/// `vkGetPhysicalDeviceFeatures2`: answers only the features for addresses.
 pub(super) unsafe extern "system" fn features2(
     gpu: u64,
     features: *mut vk::PhysicalDeviceFeatures2<'static>,
@@ -57,7 +57,7 @@ pub(super) unsafe extern "system" fn features2(
     }
 }
 
-/// Takes note of whether a device that was made just now gives addresses again: then it has an address itself.
+/// Notes whether a new device gives addresses again: such a device has an entry in the table of addresses itself.
 ///
 /// # Safety
 ///
@@ -89,19 +89,19 @@ pub(super) unsafe fn device_made(device: u64, info: &vk::DeviceCreateInfo<'_>) {
 ///
 /// # Errors
 ///
-/// The one that is asked for cannot be had.
+/// The requested address cannot be had.
 ///
 /// # Safety
 ///
 /// `info` is a description of a buffer.
 pub(super) unsafe fn of_buffer(device: u64, info: &vk::BufferCreateInfo<'_>) -> Result<u64, i32> {
-    // A buffer may be made twice, for one of two memories, so others may have the address as well.
+    // A buffer may be made twice, for one of two memories, so another buffer may have the same address.
     // SAFETY: the caller's promise.
     let (replays, asked) = unsafe { asked_for_buffer(device, info) };
     chosen(replays, asked)
 }
 
-/// Returns whether a buffer has an address that can be had again, and the one that is asked for.
+/// Returns whether a buffer has an address that can be had again, and the requested address.
 ///
 /// # Safety
 ///
@@ -115,7 +115,7 @@ unsafe fn asked_for_buffer(device: u64, info: &vk::BufferCreateInfo<'_>) -> (boo
                 asked = (*at.cast::<vk::BufferOpaqueCaptureAddressCreateInfo<'_>>()).opaque_capture_address;
             }
             vk::StructureType::BUFFER_USAGE_FLAGS_2_CREATE_INFO_KHR => {
-                // A guest may say it twice.
+                // A guest may chain this struct twice.
                 usage.get_or_insert((*at.cast::<vk::BufferUsageFlags2CreateInfoKHR<'_>>()).usage.as_raw());
             }
             _ => {}
@@ -128,7 +128,7 @@ unsafe fn asked_for_buffer(device: u64, info: &vk::BufferCreateInfo<'_>) -> (boo
     (replays, asked)
 }
 
-/// `vkGetDeviceBufferMemoryRequirements`: of buffers as they can be made.
+/// `vkGetDeviceBufferMemoryRequirements`: checks that such a buffer can be made.
 pub(super) unsafe extern "system" fn buffer_requirements(
     device: u64,
     info: *const vk::DeviceBufferMemoryRequirements<'static>,
@@ -144,7 +144,7 @@ pub(super) unsafe extern "system" fn buffer_requirements(
 ///
 /// # Errors
 ///
-/// The one that is asked for cannot be had.
+/// The requested address cannot be had.
 ///
 /// # Safety
 ///

@@ -10,7 +10,7 @@ use std::os::fd::BorrowedFd;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// Grants each request for memory, but for much at once, or while waits are interrupted.
+/// Grants each request for memory, except a very large one, or one while waits are interrupted.
 pub(crate) struct Allowed;
 
 fn uninterrupted(cancel: &Cancel) -> Result<(), Interrupted> {

@@ -19,7 +19,7 @@ pub(crate) const REFUSED: &[u8] = b"refused";
 
 static DATA: LazyLock<Mutex<FxHashMap<u64, Vec<u8>>>> = LazyLock::new(Mutex::default);
 
-/// The cache that pipelines were made with last; 0 if it was none.
+/// The cache that pipelines were last made with; 0 for none.
 #[cfg(test)]
 static USED: Mutex<u64> = Mutex::new(0);
 
@@ -33,7 +33,7 @@ pub(crate) fn data_of(cache: u64) -> Vec<u8> {
     DATA.lock().get(&cache).cloned().unwrap_or_else(|| EMPTY.to_vec())
 }
 
-/// Pipelines are made with this cache.
+/// Notes that pipelines are made with this cache.
 pub(super) fn uses(device: u64, cache: u64) {
     if cache != 0 {
         state::assert_of(device, cache, Kind::PipelineCache);
@@ -44,7 +44,7 @@ pub(super) fn uses(device: u64, cache: u64) {
     }
 }
 
-/// Returns the cache that pipelines were made with last; 0 if it was none.
+/// Returns the cache that pipelines were last made with; 0 for none.
 #[cfg(test)]
 pub(crate) fn used() -> u64 {
     *USED.lock()

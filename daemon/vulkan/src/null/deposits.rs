@@ -27,13 +27,13 @@ pub(super) fn make(file: BorrowedFd<'_>) -> Option<Deposit> {
 #[cfg(test)]
 static CLOSINGS: AtomicU64 = AtomicU64::new(0);
 
-/// Closes what was taken back, which has happened already.
+/// Counts a wait until all returned descriptors are closed; here they are closed already.
 #[cfg(test)]
 pub(super) fn close() {
     CLOSINGS.fetch_add(1, Ordering::Relaxed);
 }
 
-/// The times that someone has waited until everything was closed.
+/// The number of waits until all returned descriptors were closed.
 #[cfg(test)]
 pub(crate) fn closings() -> u64 {
     CLOSINGS.load(Ordering::Relaxed)
@@ -45,7 +45,7 @@ pub(crate) fn count() -> usize {
     KEPT.lock().len()
 }
 
-/// Returns the descriptors of a snapshot, those that are deposited among them.
+/// Returns the descriptors of a snapshot, the deposited ones among them.
 #[cfg(test)]
 pub(crate) fn files_of(saved: &Saved) -> Vec<Arc<MemoryFile>> {
     let kept = KEPT.lock();

@@ -1,8 +1,8 @@
-//! A Vulkan driver that does nothing, strictly: it knows every handle it gave out and panics on any other.
+//! A Vulkan driver that does nothing, but checks handles: it knows every handle that it gave out, and panics on any other.
 //!
 //! Calls that need no answer go to one function, whatever their parameters are: C's calling conventions let a function ignore what it
-//! is passed. Creations fail now and then, as the seed says. What the daemon does on its own account (queues, fences, memory) is answered
-//! properly. It stands in for the host's driver only, so that lowering, the object table and raising run at full speed.
+//! is passed. Creations fail now and then, as the seed says. The calls that the daemon makes for itself (queues, fences, memory) are answered
+//! properly. This driver replaces only the host's driver, so that lowering, the object table and raising run at full speed.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -61,7 +61,7 @@ macro_rules! kinds {
     };
 }
 
-/// Returns the function of a name, and remembers it, as names are looked for again with each instance and device.
+/// Returns the function of a name, and remembers it, as each instance and device looks names up again.
 fn resolve(name: &str) -> Option<Function> {
     static KNOWN: LazyLock<Mutex<FxHashMap<String, Option<Function>>>> = LazyLock::new(Mutex::default);
     if let Some(known) = KNOWN.lock().get(name) {
@@ -235,7 +235,7 @@ fn find_addresses(plain: &str) -> Option<Function> {
     }
 }
 
-/// Returns the function of a name that has to do with semaphores or events, or that nothing is known of.
+/// Returns the function of a name that has to do with semaphores or events, or that is unknown.
 fn find_waiting(plain: &str) -> Option<Function> {
     match plain {
         "vkCreateSemaphore" => {
@@ -253,8 +253,8 @@ fn find_waiting(plain: &str) -> Option<Function> {
     }
 }
 
-/// The function for everything else: the first parameter is a dispatchable handle. It returns 0, which suits a `VkResult`, a number or
-/// nothing.
+/// The function for all other names: the first parameter is a dispatchable handle. This function returns 0, which suits a `VkResult`, a number or
+/// `void`.
 unsafe extern "system" fn anything(dispatchable: u64) -> u64 {
     state::assert_live(dispatchable, None);
     0
@@ -366,7 +366,7 @@ unsafe extern "system" fn create_buffer(
     result
 }
 
-/// Memory of the last type is mapped by the driver when it is allocated, out of a device that is opened for it and closed again.
+/// `vkAllocateMemory`: the driver maps memory of the last type when it is allocated, out of a device that it opens and closes again.
 unsafe extern "system" fn allocate_memory(
     device: u64,
     info: *const vk::MemoryAllocateInfo<'static>,
@@ -637,7 +637,7 @@ unsafe extern "system" fn signal_semaphore(
     0
 }
 
-/// Everything is complete, or nothing is for as long as a caller waits.
+/// `vkWaitForFences`: all submissions are complete, or none is for as long as a caller waits.
 unsafe extern "system" fn wait_for_fences(device: u64, _: u32, _: *const u64, _: u32, _: u64) -> i32 {
     state::assert_live(device, Some(Kind::Device as u8));
     if state::is_stalled() { vk::Result::TIMEOUT.as_raw() } else { 0 }
@@ -813,7 +813,7 @@ unsafe extern "system" fn properties2(physical: u64, out: *mut vk::PhysicalDevic
     }
 }
 
-/// Images of every kind may be of some size.
+/// Gives the same size limits for images of every kind.
 unsafe extern "system" fn image_format(
     physical: u64,
     _: vk::Format,
@@ -889,7 +889,7 @@ unsafe extern "system" fn memory_requirements(device: u64, object: u64, out: *mu
     unsafe { out.write(vk::MemoryRequirements { size: 4096, alignment: 16, memory_type_bits: 3 }) };
 }
 
-/// Writes what a driver would: eight bytes for each query, at its place.
+/// Writes eight bytes for each query, at its place, as a driver would.
 #[allow(clippy::too_many_arguments, reason = "the parameters of the function")]
 unsafe extern "system" fn query_results(
     device: u64,

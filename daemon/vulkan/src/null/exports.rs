@@ -1,5 +1,5 @@
-//! Memory of the null driver that is given to other contexts, for tests: who imports a descriptor gets the same memory. It panics where a buffer
-//! is bound to such memory that has not said so, and where a descriptor is none of its own.
+//! Memory of the null driver that is given to other contexts, for tests: an import of a descriptor yields the same memory. The driver panics if a
+//! buffer that has not declared this is bound to such memory, and if a descriptor is not its own.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -19,17 +19,17 @@ const OPAQUE_FD: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTyp
 struct State {
     /// Memory that was made to be exported.
     exportable: FxHashSet<u64>,
-    /// The memory that each descriptor is of, by its file.
+    /// The memory of each descriptor, by its file.
     files: FxHashMap<u64, u64>,
-    /// The memory that imported memory is in truth.
+    /// The original of imported memory.
     imported: FxHashMap<u64, u64>,
-    /// Buffers that have said that they may be bound to such memory.
+    /// Buffers that have declared that they may be bound to such memory.
     buffers: FxHashSet<u64>,
     /// True if no descriptor is made.
     refuses: bool,
-    /// Allocations that find no memory, those to come.
+    /// The number of coming allocations that find no memory.
     scarce: u32,
-    /// Bytes of each heap that are said to be free.
+    /// The bytes of each heap that the driver reports as free.
     spare: u64,
 }
 
@@ -40,7 +40,7 @@ pub(super) fn forget() {
     *STATE.lock() = State::default();
 }
 
-/// The memory that this one is in truth.
+/// The original of this memory.
 pub(super) fn in_truth(memory: u64) -> u64 {
     STATE.lock().imported.get(&memory).copied().unwrap_or(memory)
 }
@@ -55,17 +55,17 @@ pub(crate) fn refuse_exports(refuses: bool) {
     STATE.lock().refuses = refuses;
 }
 
-/// Has so many of the next allocations find no memory.
+/// Makes this many of the next allocations find no memory.
 pub(crate) fn be_scarce(allocations: u32) {
     STATE.lock().scarce = allocations;
 }
 
-/// Says from now on that so many bytes of each heap are free.
+/// Makes the driver report from now on that so many bytes of each heap are free.
 pub(crate) fn have_to_spare(bytes: u64) {
     STATE.lock().spare = bytes;
 }
 
-/// `vkGetPhysicalDeviceMemoryProperties2`: of it only how much is free.
+/// `vkGetPhysicalDeviceMemoryProperties2`: answers only how much memory is free.
 pub(super) unsafe extern "system" fn memory2(
     gpu: u64,
     memory: *mut vk::PhysicalDeviceMemoryProperties2<'static>,
@@ -88,7 +88,7 @@ pub(super) fn finds_memory() -> bool {
     std::mem::replace(scarce, scarce.saturating_sub(1)) == 0
 }
 
-/// Takes note of memory that was made of what its description says.
+/// Notes whether memory can be exported or is imported, as its description says.
 pub(super) fn allocated(memory: u64, info: &vk::MemoryAllocateInfo<'_>) {
     // SAFETY: callers pass a chain, and types say what is in it.
     unsafe {

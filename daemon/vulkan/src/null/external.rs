@@ -1,4 +1,4 @@
-//! External memory as the null driver tells of it: what can be imported, and what buffers may be bound to.
+//! External memory as the null driver reports it: the types that can be imported, and those that buffers may be bound to.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -18,7 +18,7 @@ pub(super) unsafe extern "system" fn host_pointer(
     0
 }
 
-/// Every buffer may be bound to imported memory, and to memory that is given to others.
+/// `vkGetPhysicalDeviceExternalBufferProperties`: every buffer may be bound to imported memory, and to memory that is given to others.
 pub(super) unsafe extern "system" fn external_buffer(
     _: u64,
     info: *const vk::PhysicalDeviceExternalBufferInfo<'static>,

@@ -1,5 +1,4 @@
-//! Memory of the null driver that contains something, for tests: buffers are bound to it, and copies between them are done when they are
-//! recorded.
+//! Memory of the null driver that has contents, for tests: buffers are bound to it, and copies between buffers are done when they are recorded.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -46,7 +45,7 @@ impl State {
     }
 }
 
-/// Returns these bytes of a memory.
+/// Returns these bytes of an allocation.
 pub(crate) fn contents(memory: u64, start: u64, size: u64) -> Vec<u8> {
     let state = STATE.lock();
     (start..start + size).map(|at| state.get(memory, at)).collect()
@@ -62,7 +61,7 @@ pub(super) fn forget() {
     *STATE.lock() = State::default();
 }
 
-/// Takes note of memory that was made of what its description says.
+/// Notes the pages that an allocation imports, if its description names some.
 pub(super) fn allocated(memory: u64, info: &vk::MemoryAllocateInfo<'_>) {
     let look = |s_type, at: *const c_void| {
         if s_type == vk::StructureType::IMPORT_MEMORY_HOST_POINTER_INFO_EXT {

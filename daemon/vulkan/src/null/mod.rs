@@ -1,7 +1,7 @@
 //! A Vulkan driver that does nothing, and renderers on it: for fuzzing, for the count of instructions, and for tests.
 //!
-//! `driver` has its functions, which panic when they are given a handle that they have not made, or not any more; in a run that measures
-//! they look at nothing. `state` knows the handles, `queue` the fences and semaphores, and the others what devices have: `memory`, `exports`, `external`,
+//! `driver` has the functions, which panic when they get a handle that they have not made, or that is destroyed; in a run that measures they check
+//! nothing. `state` knows the handles, `queue` the fences and semaphores, and the others the rest of a device: `memory`, `exports`, `external`,
 //! `addresses`, `caches`. `allowance` and `deposits` stand for the device process. There is one such driver in a process.
 
 #[allow(clippy::multiple_unsafe_ops_per_block, reason = "one promise covers the parameters of a function")]
@@ -70,15 +70,15 @@ pub const LIMITS: ContextLimits = ContextLimits {
 /// The key of pipeline caches.
 pub const CACHE_KEY: CacheKey = CacheKey([0; 32]);
 
-/// Takes the null driver, which there is once in a process, for a whole run; creations fail as `seed` says. A context may be lost at any
-/// moment, so objects may stay behind.
+/// Takes the null driver, the only one in a process, for a whole run; creations fail as `seed` says. A context may be lost at any moment, so objects
+/// may be left at the end.
 pub fn begin(seed: u64) -> Exclusive {
     let exclusive = state::begin(seed);
     state::leak();
     exclusive
 }
 
-/// Takes the null driver for a run in which nothing fails; objects may stay behind.
+/// Takes the null driver for a run in which nothing fails; objects may be left at the end.
 #[cfg(test)]
 pub fn begin_reliable() -> Exclusive {
     let exclusive = begin(0);
@@ -86,7 +86,7 @@ pub fn begin_reliable() -> Exclusive {
     exclusive
 }
 
-/// Takes the null driver for a run that measures: it looks at nothing, and nothing fails.
+/// Takes the null driver for a run that measures: the driver checks nothing, and nothing fails.
 pub fn begin_trusting() -> Exclusive {
     let exclusive = state::begin(0);
     state::trust();
@@ -128,7 +128,7 @@ pub fn gpus() -> Vec<GpuChoice> {
             exportable_types: 0,
         },
         queues: Queues::All,
-        // Memory of the null driver is none: there is nothing to clear.
+        // Memory of the null driver is no real memory, so there is nothing to clear.
         protection: Protection { zero_memory: false, ..Protection::default() },
     };
     driver::UUIDS.into_iter().rev().map(gpu).collect()
@@ -189,7 +189,7 @@ pub fn refuse_replays() {
     state::REPLAYS.store(false, Ordering::Relaxed);
 }
 
-/// Returns whether something was refused or failed that the guest has not heard of, which makes all that names it cost less.
+/// Returns whether a refusal or failure was not reported to the guest yet; commands that name the failed object then cost less.
 pub fn has_failed(renderer: &Renderer) -> bool {
     renderer.context().failures.take().is_some()
 }

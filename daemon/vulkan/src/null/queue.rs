@@ -1,4 +1,4 @@
-//! Queues of the null driver: a submission is done at once, and runs nothing. Fences and timelines are signalled with it.
+//! Queues of the null driver: a submission completes at once, runs nothing, and signals its fence and timelines.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -86,7 +86,7 @@ fn runs(queue: u64, buffer: vk::CommandBuffer) {
     state::runs();
 }
 
-/// Signals a semaphore; one that is no timeline has the value 0.
+/// Signals a semaphore; the value of a binary semaphore is 0.
 fn signals_to(queue: u64, semaphore: vk::Semaphore, value: u64) {
     state::assert_of(queue, semaphore.as_raw(), Kind::Semaphore);
     if value > state::counter(semaphore.as_raw()) && !state::is_stalled() {
@@ -94,7 +94,7 @@ fn signals_to(queue: u64, semaphore: vk::Semaphore, value: u64) {
     }
 }
 
-/// A submission is done at once, unless nothing completes, or the device is lost.
+/// Completes a submission at once, unless submissions are stalled or the device is lost.
 fn end(fence: u64) -> i32 {
     if state::failure().is_some() {
         return vk::Result::ERROR_DEVICE_LOST.as_raw();

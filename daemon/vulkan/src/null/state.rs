@@ -1,4 +1,4 @@
-//! The state of the null driver: which handles live, whose they are, and when to fail next.
+//! The state of the null driver: the live handles with their parents, and the next failure.
 
 use parking_lot::{Mutex, MutexGuard};
 use rustc_hash::{FxHashMap, FxHashSet};
@@ -46,7 +46,7 @@ struct State {
     live: FxHashMap<u64, u64>,
     /// Handles that are asked for rather than created: by parent, kind and index.
     found: FxHashMap<(u64, u8, u64), u64>,
-    /// Fences that are signalled: at once, by what they are submitted with. And events that are set.
+    /// Fences that are signalled (at once, by the submission that names them), and events that are set.
     signalled: FxHashSet<u64>,
     /// The values of timelines.
     counters: FxHashMap<u64, u64>,
@@ -55,13 +55,13 @@ struct State {
     /// The driver has lost all devices.
     lost: bool,
     last: u64,
-    /// The addresses of buffers and memory that have one, and something else for devices that give them again; and how many were chosen.
+    /// The addresses of buffers and memory that have one, and a number for devices that give addresses again. `chosen` counts chosen addresses.
     addresses: FxHashMap<u64, u64>,
     chosen: u64,
     /// The number of command buffers that were submitted.
     run: u64,
     random: u64,
-    /// Objects were lost sight of with their context, so parents may go before them.
+    /// Objects may have been left by a lost context, so parents may be destroyed before them.
     leaky: bool,
     /// Nothing fails.
     reliable: bool,
@@ -79,7 +79,7 @@ impl State {
 
 static STATE: LazyLock<Mutex<State>> = LazyLock::new(Mutex::default);
 
-/// Marks handles, so that no number of a guest's is one by chance.
+/// The mark of handles, so that no number of a guest's is a handle by chance.
 const MARK: u64 = 0x4e55 << 48;
 
 static TAKEN: Mutex<()> = Mutex::new(());
@@ -87,32 +87,31 @@ static TAKEN: Mutex<()> = Mutex::new(());
 /// The version of the newest instance that the driver makes.
 pub(super) static NEWEST_INSTANCE: AtomicU32 = AtomicU32::new(u32::MAX);
 
-/// The first query whose result is not available, if the caller that asks for results asks for that as well.
+/// The first query whose result is not available, if the caller also asks for availability.
 pub(super) static AVAILABLE: AtomicU32 = AtomicU32::new(u32::MAX);
 
 /// True if the driver says that addresses can be captured and replayed.
 pub(super) static REPLAYS: AtomicBool = AtomicBool::new(true);
 
-/// Nothing is looked at, and nothing fails: the driver costs next to nothing.
+/// True if nothing is checked, and nothing fails: the driver then costs next to nothing.
 static TRUSTING: AtomicBool = AtomicBool::new(false);
 
-/// The last fence that was submitted or reset is signalled. This is kept while the driver is [`TRUSTING`]: who counts uses one fence at a
-/// time.
+/// The last fence that was submitted or reset is signalled. Kept while the driver is [`TRUSTING`]: a run that counts uses one fence at a time.
 static SIGNALLED: AtomicBool = AtomicBool::new(false);
 
 /// The number of calls while the driver is [`TRUSTING`].
 static CALLS: AtomicU64 = AtomicU64::new(0);
 
-/// The function that is called where a barrier is recorded, with its first number.
+/// The function that is called when a barrier is recorded, with the barrier's first number.
 type AtBarrier = Arc<dyn Fn(u32) + Send + Sync>;
 
 static AT_BARRIERS: Mutex<Option<AtBarrier>> = Mutex::new(None);
 
-/// Everything that was recorded to be written into buffers, with its places.
+/// All recorded writes into buffers, with their places.
 #[cfg(test)]
 pub(crate) static RESULTS: Mutex<Vec<(u64, Written)>> = Mutex::new(Vec::new());
 
-/// Bytes, or the results of queries, from the first on and so many.
+/// Bytes, or a range of query results: the first query and the number of queries.
 #[cfg(test)]
 pub(crate) type Written = Result<Vec<u8>, (u32, u32)>;
 
@@ -122,10 +121,10 @@ pub fn at_barriers(tell: impl Fn(u32) + Send + Sync + 'static) {
     *AT_BARRIERS.lock() = Some(Arc::new(tell));
 }
 
-/// Takes note that a barrier is recorded, and tells the one that asked for it.
+/// Notes that a barrier is recorded, and calls the function of `at_barriers`.
 pub(super) fn barrier(at: u32) {
     if !is_trusting() {
-        // Others may record meanwhile.
+        // Without the lock, so that other threads may record meanwhile.
         let tell = AT_BARRIERS.lock().clone();
         tell.iter().for_each(|tell| tell(at));
     }
@@ -160,7 +159,7 @@ pub(super) fn trust() {
     TRUSTING.store(true, Ordering::Relaxed);
 }
 
-/// Returns whether nothing is looked at.
+/// Returns whether nothing is checked.
 pub(super) fn is_trusting() -> bool {
     TRUSTING.load(Ordering::Relaxed)
 }
@@ -170,7 +169,7 @@ pub(super) fn calls() -> u64 {
     CALLS.load(Ordering::Relaxed)
 }
 
-/// Allows objects to stay behind from now on.
+/// Allows objects to be left at the end from now on.
 pub(crate) fn leak() {
     STATE.lock().leaky = true;
 }
@@ -207,7 +206,7 @@ pub fn live() -> usize {
     STATE.lock().live.len()
 }
 
-/// Returns whether nothing may be left in the end.
+/// Returns whether no object may be left at the end.
 pub(crate) fn is_tight() -> bool {
     !STATE.lock().leaky
 }
@@ -223,7 +222,7 @@ pub(super) fn add(kind: u8, parent: u64) -> u64 {
     handle
 }
 
-/// The handle of something that is only asked for.
+/// The handle of an object that is only asked for.
 pub(super) fn child(parent: u64, kind: u8, index: u64) -> u64 {
     let found = STATE.lock().found.get(&(parent, kind, index)).copied();
     found.unwrap_or_else(|| {
@@ -233,14 +232,14 @@ pub(super) fn child(parent: u64, kind: u8, index: u64) -> u64 {
     })
 }
 
-/// The index, among the children of its parent, of something that is only asked for.
+/// The index, among the children of its parent, of an object that is only asked for.
 pub(super) fn index(handle: u64) -> u64 {
     let state = STATE.lock();
     let found = state.found.iter().find(|(_, found)| **found == handle);
     found.map(|((_, _, index), _)| *index).expect("it was asked for before")
 }
 
-/// Panics unless the handle lives and is of the kind, if one is given. A null handle is the guest's own loss.
+/// Panics unless the handle lives and is of the kind, if one is given. A null handle passes, as it harms only the guest.
 #[track_caller]
 pub(super) fn assert_live(handle: u64, kind: Option<u8>) {
     if is_trusting() {
@@ -266,7 +265,7 @@ pub(crate) fn address(handle: u64) -> u64 {
     STATE.lock().addresses.get(&handle).copied().unwrap_or_default()
 }
 
-/// Returns whether something of a kind and a device has an address.
+/// Returns whether an object of a kind and a device has this address.
 pub(super) fn has_address(device: u64, kind: Kind, address: u64) -> bool {
     let State { live, addresses, .. } = &*STATE.lock();
     let mut all = addresses.iter().filter(|(handle, _)| **handle as u8 == kind as u8);
@@ -309,7 +308,7 @@ pub(super) fn remove(handle: u64, kind: u8, parent: u64) {
     assert_eq!(state.live.remove(&handle), Some(parent), "{handle:#x} has another parent");
 }
 
-/// Ends the handle of what was allocated from a pool; null is skipped.
+/// Ends the handle of an object that was allocated from a pool; null is skipped.
 #[track_caller]
 pub(super) fn remove_child(handle: u64) {
     if handle != 0 && !is_trusting() {
@@ -325,7 +324,7 @@ pub(super) fn remove_children(pool: u64) {
     STATE.lock().live.retain(|_, parent| *parent != pool);
 }
 
-/// Ends an instance or a device, and with it what was only asked for. Panics if something else of it is left.
+/// Ends an instance or a device, and with it the handles that were only asked for. Panics if other objects of it are left.
 #[track_caller]
 pub(super) fn remove_parent(handle: u64, kind: u8) {
     if is_trusting() {
@@ -385,7 +384,7 @@ pub(crate) fn release() {
     signalled.extend(stalled.take().unwrap_or_default());
 }
 
-/// Has the driver lose all devices, as it says when it is asked for fences.
+/// Has the driver lose all devices, which it reports when it is asked for fences.
 #[cfg(test)]
 pub(crate) fn lose_devices() {
     STATE.lock().lost = true;

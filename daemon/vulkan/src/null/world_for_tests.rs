@@ -32,7 +32,7 @@ const CONTROL_NODE: &str = "/dev/urandom";
 pub(crate) struct World {
     /// The renderer that executes its commands.
     pub renderer: Renderer,
-    /// The node that stands for what keeps the memory of the null driver alive, which is lent out of `/dev/zero`.
+    /// The node that stands for the descriptor that keeps the null driver's memory alive, which is lent out of `/dev/zero`.
     _control_node: File,
     _exclusive: null::Exclusive,
 }

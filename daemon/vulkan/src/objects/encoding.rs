@@ -1,6 +1,6 @@
 //! The encodings of the commands that made objects, and how many bytes of them are kept.
 //!
-//! One command can make thousands of objects, and name each: kept with every one of them, its bytes would be as many as their square.
+//! One command can make thousands of objects, and name each. If each object kept its own copy, the bytes would grow with the square of their number.
 
 use std::ops::Deref;
 use std::sync::Arc;
@@ -46,7 +46,7 @@ impl Kept {
 }
 
 impl Encoding {
-    /// Returns what tells apart the commands that made several objects: the same for all that one command made, none for one that made only
+    /// Returns the identity of a command that made several objects: the same value for all objects of one command, none for a command that made only
     /// one.
     pub fn command(&self) -> Option<usize> {
         match &self.bytes {

@@ -7,7 +7,7 @@ pub(crate) mod reading;
 pub(crate) mod table;
 pub(crate) mod usage;
 
-// Generated code cannot carry comments: the registry gives each type of handles a kind of its own. The format is the generator's.
+// Generated code cannot carry this comment: the registry gives each type of handles a kind of its own. The format is the generator's.
 #[allow(clippy::undocumented_unsafe_blocks, reason = "argued above")]
 #[rustfmt::skip]
 #[allow(unsafe_code, reason = "each kind of handles is one type")]

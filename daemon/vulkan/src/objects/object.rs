@@ -1,4 +1,4 @@
-//! One object of a guest: its kind, the host's handle, and what its kind needs beside that.
+//! One object of a guest: its kind, the host's handle, and the state that objects of this kind need.
 
 #![allow(unsafe_code, reason = "the kind of an object says the type of its state")]
 
@@ -27,13 +27,13 @@ pub unsafe trait Handle: Copy {
 
 /// A kind of object that needs more than the host's handle.
 pub trait Kind: Handle {
-    /// The type of what it needs.
+    /// The type of the state.
     type State: State;
 }
 
 /// The state of an object, as code that does not know the object's kind sees it.
 pub trait State: Any + Debug + Send + Sync {
-    /// Returns whether threads of ours wait for the object, so that it is not to be destroyed yet.
+    /// Returns whether threads of ours wait for the object, so that it must not be destroyed yet.
     fn is_watched(&self) -> bool {
         false
     }
@@ -49,7 +49,7 @@ pub struct StateOf<H> {
     kind: PhantomData<H>,
 }
 
-/// State of any kind. Its address is noted, since an `Arc` of a trait object has to compute that from its alignment each time.
+/// State of any kind. Its address is noted, since an `Arc` of a trait object would have to compute the address from the alignment each time.
 #[derive(Debug)]
 struct Held {
     state: Arc<dyn State>,
@@ -87,13 +87,13 @@ pub struct Object {
     kind: ObjectType,
     /// The host's handle.
     pub raw: u64,
-    /// The device that it belongs to; none for instances, physical devices and devices.
+    /// The device that the object belongs to; none for instances, physical devices and devices.
     pub device: Option<Arc<Device>>,
     /// The object's state, of the type that goes with the kind.
     held: Option<Held>,
-    /// The object's usage: whether it is alive, and who uses it.
+    /// The object's usage: whether it is alive, and which recordings and submissions use it.
     pub usage: Arc<Usage>,
-    /// The encoding of the command that created it; none once the object has left it behind.
+    /// The encoding of the command that created the object; none once the object has left it to its remains.
     pub created_by: Option<Encoding>,
 }
 
@@ -167,7 +167,7 @@ impl Object {
         self.get_shared::<H>().ok_or_else(inconsistent)
     }
 
-    /// Returns the bytes that are kept of the object, without what its state refers to.
+    /// Returns the bytes that are kept of the object, without the values that its state refers to.
     #[cfg(test)]
     pub fn kept_bytes(&self) -> usize {
         let counts = 2 * size_of::<usize>();

@@ -1,9 +1,8 @@
 //! The origins of objects: the commands that created them, and the objects that those commands name.
 //!
-//! A snapshot makes an object anew by the command that created it, which may name what the guest has destroyed since: a pipeline outlives its
-//! shader modules. So an object that was used to make others leaves its own origin behind ([`Remains`]), for as long as one of these is
-//! there. An origin holds what its own command names and nothing else; what is made of what was made of others, and so on, is held to a
-//! depth of [`DEPTH_MAX`].
+//! A snapshot makes an object anew by the command that created it, which may name objects that the guest has destroyed since: a pipeline outlives its
+//! shader modules. So an object that was used to make others leaves its own origin behind ([`Remains`]), for as long as one of the others exists. An
+//! origin holds only the objects that its own command names. A chain of objects, each made of the next, is held to a depth of [`DEPTH_MAX`].
 
 use super::encoding::{Encoding, Shared};
 use super::usage::{Usage, Uses};
@@ -11,8 +10,8 @@ use protocol::venus::generated::ObjectType;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// The longest chain of objects of which each was made of the next. Valid programs need a handful: view, image, and what pipelines are
-/// linked of.
+/// The longest chain of objects in which each was made of the next. Valid programs need a handful: a view and its image, or a pipeline and the
+/// libraries that it is linked from.
 const DEPTH_MAX: u8 = 16;
 
 /// The origin of a new object.
@@ -27,22 +26,22 @@ pub struct Origin {
 /// The objects that an object was made of.
 #[derive(Debug, Default)]
 pub enum MadeOf {
-    /// There are none that could be gone before the object is.
+    /// The object was made of none that could be destroyed before it.
     #[default]
     Nothing,
     /// The object is the only one that its command made.
     Own(Named),
     /// The command made several objects.
     Shared(Arc<Named>),
-    /// The chain of what is made of what is too long.
+    /// The chain of objects, each made of the next, is too long.
     TooDeep,
 }
 
-/// Objects that a creating command names. Each leaves its remains behind while this is there.
+/// Objects that a creating command names. Each leaves its remains behind while this value exists.
 #[derive(Debug)]
 pub struct Named(SmallVec<[Arc<Usage>; 4]>);
 
-/// Collects what a creating command names, while it is lowered.
+/// Collects the objects that a creating command names while it is lowered.
 #[derive(Debug)]
 pub(crate) struct Names(Uses);
 
@@ -57,7 +56,7 @@ pub struct Remains {
     pub created_by: Encoding,
 }
 
-/// Returns whether objects of a kind may be gone before what was made of them: pools, devices and queues are not.
+/// Returns whether objects of a kind may be destroyed before the objects that were made of them: pools, devices and queues may not.
 pub(crate) const fn may_leave(kind: ObjectType) -> bool {
     !matches!(
         kind,
@@ -71,7 +70,7 @@ pub(crate) const fn may_leave(kind: ObjectType) -> bool {
 }
 
 impl Names {
-    /// Returns what the names are added to.
+    /// Returns the uses that the names are added to.
     pub(crate) fn uses(&self) -> &Uses {
         &self.0
     }
@@ -119,7 +118,7 @@ impl Drop for Names {
 }
 
 impl Named {
-    /// Returns the length of the longest chain of what these were made of; none if there are none.
+    /// Returns the length of the longest chain of objects that these were made of; none if there are no names.
     fn depth(&self) -> Option<u8> {
         self.0.iter().map(|usage| usage.depth()).max()
     }
@@ -192,7 +191,7 @@ mod tests {
             let Origin { created_by, made_of } = names.origin(kept.keep(&[0; 10]));
             let next = Arc::new(Usage::of(made_of));
             lengths.push(next.made_of().map(|usages| usages.len()));
-            // What came before is gone now.
+            // The previous object is gone now.
             last.end_leaving(|| Some(Remains { id, kind: ObjectType::PIPELINE, created_by }));
             last = next;
         }
@@ -216,7 +215,7 @@ mod tests {
         let [one, other] = pipelines;
         drop(one);
         assert_eq!((kept.bytes(), module.with_remains(|left| left.id)), (110, Some(1)));
-        // A recording that names it keeps what it is made of no longer than the guest does.
+        // A recording that names an object keeps the objects that it was made of no longer than the guest does.
         other.0.end_leaving(|| None);
         assert_eq!(module.with_remains(|left| left.id), None);
     }

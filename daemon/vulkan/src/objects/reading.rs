@@ -1,8 +1,7 @@
 //! The object table while it is locked for reading, in which the objects that commands name are looked up.
 //!
-//! A command names an object to be checked, and again to be lowered; commands that follow each other name the same ones. A thread that
-//! holds the lock over all of that keeps what was found last at hand ([`Recent`]): nothing in the table changes before the lock is given
-//! up.
+//! A command names an object to be checked, and again to be lowered; commands that follow each other name the same ones. A thread that holds the lock
+//! for several look-ups remembers the objects that it found last ([`Recent`]): nothing in the table changes before the thread unlocks it.
 
 #![allow(unsafe_code, reason = "objects are found again by their address")]
 
@@ -14,7 +13,7 @@ use std::ptr;
 
 /// The object table, locked for reading.
 pub(crate) enum Reading<'l> {
-    /// A lock of its own, which goes with this value.
+    /// A lock of its own, which is released with this value.
     Own(TableGuard<'l>),
     /// A lock that is held elsewhere, for the look-up of more than one object.
     Shared(&'l Recent<'l>),
@@ -23,11 +22,11 @@ pub(crate) enum Reading<'l> {
 /// Objects that were looked up lately, by the lowest bits of their ids, which guests count up.
 pub(crate) struct Recent<'t> {
     table: &'t Table,
-    /// Ids, and what `table` has of them; an empty slot has an id whose place is another slot.
+    /// Ids and their objects in `table`; an empty slot has an id whose place is another slot.
     found: [Cell<(u64, *const Object)>; SLOTS],
 }
 
-/// The number of slots: cheap to empty, and more than most commands name.
+/// The number of slots: few enough to empty quickly, and more than the objects that most commands name.
 const SLOTS: usize = 8;
 
 impl Reading<'_> {
@@ -35,7 +34,7 @@ impl Reading<'_> {
     ///
     /// # Errors
     ///
-    /// As [`Table::get`] has them.
+    /// Those of [`Table::get`].
     #[inline]
     pub(crate) fn get<H: Handle>(&self, handle: H) -> Result<&Object, Fault> {
         match self {
@@ -58,7 +57,7 @@ impl Reading<'_> {
     ///
     /// # Errors
     ///
-    /// As [`Table::get`] has them.
+    /// Those of [`Table::get`].
     #[inline]
     pub(crate) fn state<H: Kind>(&self, handle: H) -> Result<&H::State, Fault> {
         // SAFETY: what is found is of the kind that is looked for.
@@ -67,7 +66,7 @@ impl Reading<'_> {
 }
 
 impl<'t> Recent<'t> {
-    /// Creates it for a locked table, with nothing looked up yet.
+    /// Creates the value for a locked table, with nothing looked up yet.
     #[inline]
     pub(crate) fn of(table: &'t Table) -> Self {
         let found = [const { Cell::new((0, ptr::null())) }; SLOTS];

@@ -1,10 +1,10 @@
 //! The object table of a context: the guest's object id to the host's handle, with its kind, owner and origin.
 //!
 //! Ids are chosen by the guest, one space for all kinds; none names two objects at a time. An id whose creation failed stays as a tombstone
-//! with the result, because the guest goes on using it until it learns of the failure (EXT_command_serialization is asynchronous). A driver
-//! that has learnt of it may give the id to a new object, as Mesa 23.2 does. An object that is of no use although the host has it, such as a
-//! buffer that could not be bound to memory, stays in the same way.
-//! Every live entry keeps the bytes of the command that made it, so that a snapshot can be rebuilt.
+//! with the result, because the guest goes on using it until it learns of the failure (EXT_command_serialization is asynchronous). A guest's driver
+//! that has learnt of the failure may give the id to a new object, as Mesa 23.2 does. An object that is unusable although the host has it, such as a
+//! buffer that could not be bound to memory, stays in the same way. Every live entry keeps the bytes of the command that made it, so that a snapshot
+//! can be rebuilt.
 
 use super::encoding::Kept;
 use super::object::{Handle, Kind, Object};
@@ -34,7 +34,7 @@ pub enum Unplaced {
 enum Entry {
     Live(Object),
     Failed(ObjectType, i32),
-    /// An object that is there to be destroyed; for anything else it is as if its creation had failed.
+    /// An object that can only be destroyed; for all other commands it is as if its creation had failed.
     Unbound(Object, i32),
 }
 
@@ -101,7 +101,7 @@ impl Objects {
         self.table.write().insert_failed(id, kind, result)
     }
 
-    /// Lets an object only be destroyed from now on; whatever else names it fails with `result`.
+    /// Lets an object only be destroyed from now on; any other command that names it fails with `result`.
     pub fn fail<H: Handle>(&self, handle: H, result: i32) {
         let mut table = self.table.write();
         if let Some(entry) = table.entries.get_mut(&handle.id()) {
@@ -113,7 +113,7 @@ impl Objects {
         }
     }
 
-    /// Lets an object of a kind only be destroyed from now on, like [`Self::fail`]. Returns whether it is there.
+    /// Lets an object of a kind only be destroyed from now on, like [`Self::fail`]. Returns whether it exists.
     pub fn fail_as(&self, id: u64, kind: ObjectType, result: i32) -> bool {
         let mut table = self.table.write();
         let Some(entry) = table.entries.get_mut(&id).filter(|entry| entry.kind() == kind) else {
@@ -130,7 +130,7 @@ impl Objects {
         true
     }
 
-    /// Removes and returns an object: none for `VK_NULL_HANDLE` and for one that was never created.
+    /// Removes and returns an object: none for `VK_NULL_HANDLE` and for an object that was never created.
     pub fn remove<H: Handle>(&self, handle: H) -> Result<Option<Object>, ContextLost> {
         if handle.id() == 0 {
             return Ok(None);
@@ -152,7 +152,7 @@ impl Objects {
         }
     }
 
-    /// Removes ids whatever they are; those that are gone already are skipped.
+    /// Removes ids, whatever they stand for; ids that are gone already are skipped.
     pub fn forget(&self, ids: impl IntoIterator<Item = u64>) {
         let mut table = self.table.write();
         for id in ids {
@@ -227,7 +227,7 @@ impl Table {
         self.find(handle.id(), H::KIND)
     }
 
-    /// Finds an object. This is one function for all kinds, which leaves those that call it short.
+    /// Finds an object. This is one function for all kinds, which keeps its callers short.
     #[inline(never)]
     fn find(&self, id: u64, kind: ObjectType) -> Result<&Object, Fault> {
         match self.entries.get(&id) {
@@ -250,13 +250,13 @@ impl Table {
         Ok(())
     }
 
-    /// Returns the place of what happens now among all that a snapshot repeats. A thread that binds memory holds the table locked for reading
-    /// meanwhile: nothing is created by then that relies on it.
+    /// Returns the present place in the order of all that a snapshot repeats. A thread that binds memory holds the table locked for reading
+    /// meanwhile, so no object that relies on the binding is created before it.
     pub fn next_serial(&self) -> u64 {
         self.last_serial.fetch_add(1, Ordering::Relaxed) + 1
     }
 
-    /// Returns all objects, in no order: the id, the object, and the result that whatever names it fails with, if it does.
+    /// Returns all objects, in no order: the id, the object, and the result with which commands that name it fail, if they do.
     pub fn objects(&self) -> impl Iterator<Item = (u64, &Object, Option<i32>)> {
         self.entries.iter().filter_map(|(id, entry)| match entry {
             Entry::Live(object) => Some((*id, object, None)),
@@ -265,7 +265,7 @@ impl Table {
         })
     }
 
-    /// Returns all that was not made, in no order: the id, the kind, and the result that whatever names it fails with.
+    /// Returns all failed creations, in no order: the id, the kind, and the result with which commands that name it fail.
     pub fn failures(&self) -> impl Iterator<Item = (u64, ObjectType, i32)> {
         self.entries.iter().filter_map(|(id, entry)| match entry {
             Entry::Failed(kind, result) => Some((*id, *kind, *result)),
@@ -297,8 +297,7 @@ impl Table {
         (self.described.bytes() > self.max_described).then_some(Limit::ShaderMemory(self.max_described))
     }
 
-    /// Adds a tombstone. Tombstones have a limit of their own, as large as that of objects: a guest that does not notice so many failures
-    /// does not look.
+    /// Adds a tombstone. Tombstones have a limit of their own, as large as that of objects: a guest that makes so many does not look at failures.
     fn insert_failed(&mut self, id: u64, kind: ObjectType, result: i32) -> Result<(), ContextLost> {
         if matches!(self.entries.get(&id), Some(Entry::Failed(same, _)) if *same == kind) {
             return Ok(());
@@ -325,7 +324,7 @@ impl Table {
         }
     }
 
-    /// Removes an entry whatever it is.
+    /// Removes an entry of any kind.
     fn take(&mut self, id: u64) -> Option<Object> {
         match self.entries.entry(id) {
             Slot::Occupied(entry) => end(entry, &mut self.failed),
@@ -334,7 +333,7 @@ impl Table {
     }
 }
 
-/// Removes an entry, and returns its object, which is gone for the guest then. `failed` is the number of entries without one.
+/// Removes an entry, and returns its object, which then no longer exists for the guest. `failed` is the number of entries without one.
 fn end(mut entry: OccupiedEntry<'_, u64, Entry>, failed: &mut usize) -> Option<Object> {
     let id = *entry.key();
     match entry.get_mut() {

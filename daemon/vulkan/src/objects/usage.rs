@@ -1,11 +1,10 @@
 //! The uses of objects by recorded and submitted work, so that nothing is destroyed under it.
 //!
 //! Vulkan lets an application destroy an object only when no pending submission uses it, and never submit a recording that names a
-//! destroyed one. Drivers believe it. Here each object carries a [`Usage`]: a recording keeps those of the objects that it names,
-//! a submission demands that all are alive and leaves its number in them, and a destruction looks at the number.
+//! destroyed one. Drivers rely on this rule. Here each object carries a [`Usage`]: a recording keeps the usages of the objects
+//! that it names, a submission demands that all are alive and leaves its number in them, and a destruction looks at this number.
 //!
-//! This file knows no commands. What shaders reach through descriptors and addresses is not counted: it is the driver's and the GPU's
-//! affair.
+//! This file knows no commands. Objects that shaders reach through descriptors and addresses are not counted: they are up to the driver and the GPU.
 
 use super::origin::{MadeOf, Remains};
 use crate::logical::submitted::{Place, Submitted};
@@ -22,17 +21,17 @@ use std::sync::{Arc, OnceLock};
 #[derive(Debug, Default)]
 pub struct Usage {
     destroyed: AtomicBool,
-    /// The place of the last submission to the queue that was the first to have it ([`Place::packed`]); 0 if none was.
+    /// The place of the last submission to the queue that used the object first ([`Place::packed`]); 0 if none did.
     last: AtomicU64,
     /// The last submissions to other queues. Few objects have any.
     elsewhere: OnceLock<Box<Mutex<Submitted>>>,
-    /// The mark of the last recording that the object was added to; a hint, as it may have been added to another since.
+    /// The mark of the last recording that the object was added to; a hint, as the object may have been added to another recording since.
     named_by: AtomicU64,
     /// The place of the object's creation in the order of all that a snapshot repeats.
     serial: AtomicU64,
-    /// The number of commands that have made others of the object, as long as one of these, or what is left of it, is there.
+    /// The number of commands that have made others of the object, each counted for as long as an object it made, or its remains, exists.
     users: AtomicU32,
-    /// The length of the longest chain of what the object was made of.
+    /// The length of the longest chain of objects that the object was made of.
     depth: u8,
     /// The objects that this one was made of, and its remains; none if there are neither.
     lineage: Mutex<Option<Box<Lineage>>>,
@@ -61,7 +60,7 @@ impl Usage {
         Self { depth, lineage: Mutex::new(Some(lineage)), ..Self::default() }
     }
 
-    /// Creates the usage of an object that becomes another for those that use it, such as a command buffer that is begun again.
+    /// Creates the usage of an object that counts as a new one for its users, such as a command buffer that is begun again.
     #[must_use]
     pub fn again(&self) -> Self {
         Self { serial: AtomicU64::new(self.serial()), ..Self::default() }
@@ -77,7 +76,7 @@ impl Usage {
         self.serial.load(Ordering::Relaxed)
     }
 
-    /// The length of the longest chain of what the object was made of.
+    /// The length of the longest chain of objects that the object was made of.
     pub fn depth(&self) -> u8 {
         self.depth
     }
@@ -87,14 +86,14 @@ impl Usage {
         self.users.fetch_add(commands, Ordering::SeqCst);
     }
 
-    /// Counts one such command no more, for what it made is gone. If it was the last, nothing is left of an object that is gone itself.
+    /// Counts one such command less, because its objects are gone. With the last such command the remains of a destroyed object vanish.
     pub fn release(&self) {
         if self.users.fetch_sub(1, Ordering::SeqCst) == 1 && !self.is_alive() {
             self.vanish();
         }
     }
 
-    /// Notes that the object is gone for the guest; what is left of it stays if something was made of it.
+    /// Notes that the object is gone for the guest. Its remains stay if others were made of it.
     #[inline]
     pub fn end_leaving(&self, remains: impl FnOnce() -> Option<Remains>) {
         self.end();
@@ -109,20 +108,20 @@ impl Usage {
         if self.users.load(Ordering::SeqCst) > 0 {
             self.lineage.lock().get_or_insert_default().remains = remains();
         }
-        // The last that was made of it may be gone by now.
+        // The last object made of this one may be gone by now.
         if self.users.load(Ordering::SeqCst) == 0 {
             self.vanish();
         }
     }
 
-    /// Drops what is left, and releases what the object was made of.
+    /// Drops the remains, and releases the objects that the object was made of.
     fn vanish(&self) {
-        // Not under the lock: this goes on with what the object was made of, `depth` times at most.
+        // Not under the lock: the drop goes on with the objects that this one was made of, `depth` times at most.
         let left = self.lineage.lock().take();
         drop(left);
     }
 
-    /// Returns the bytes of the usage and of what it knows of the object's origin.
+    /// Returns the bytes of the usage and of the object's origin.
     #[cfg(test)]
     pub fn kept_bytes(&self) -> usize {
         let lineage = self.lineage.lock().as_deref().map_or(0, |lineage| {
@@ -132,7 +131,7 @@ impl Usage {
         size_of::<Self>() + lineage
     }
 
-    /// Calls `look` with what is left of an object that is gone; none if nothing is.
+    /// Calls `look` with the remains of a destroyed object; returns none if there are no remains.
     pub fn with_remains<T>(&self, look: impl FnOnce(&Remains) -> T) -> Option<T> {
         self.lineage.lock().as_deref()?.remains.as_ref().map(look)
     }
@@ -155,7 +154,7 @@ impl Usage {
                 .unwrap_or_else(|now| now),
             known => known,
         };
-        // Once there is one, it stays one of that queue.
+        // Once `last` is set, it stays a place on the same queue.
         match Place::unpacked(first).is_none_or(|first| first.ring_idx == place.ring_idx) {
             true => _ = self.last.fetch_max(packed, Ordering::SeqCst),
             false => self.elsewhere.get_or_init(Box::default).lock().add(place),
@@ -163,7 +162,7 @@ impl Usage {
         self.is_alive()
     }
 
-    /// Notes that the object is named by the submissions that name something else.
+    /// Notes that the object is named by all `submitted` submissions.
     pub fn submit_all(&self, submitted: &Submitted) {
         submitted.places().for_each(|place| _ = self.submit(place));
     }
@@ -191,14 +190,14 @@ impl Usage {
 /// The objects that a recording names, or a command that creates others.
 #[derive(Debug)]
 pub struct Uses {
-    /// A mark that no other value has, nor had this one with other contents.
+    /// A mark that no other value has, and that this value did not have with other contents.
     mark: Cell<u64>,
     all: RefCell<SmallVec<[Arc<Usage>; 4]>>,
-    /// True if the recording names what programs learn of its progress by, or hold it up with: events and queries.
+    /// True if the recording names events or queries, by which programs learn of its progress or hold it up.
     heard: Cell<bool>,
 }
 
-/// The number of the latest entries that are searched where several recordings name the same objects at once, and so mark them by turns.
+/// The number of latest entries that are searched for an unmarked object: several recordings that name the same objects at once mark them by turns.
 const RECENT: usize = 8;
 
 impl Default for Uses {
@@ -216,7 +215,7 @@ fn new_mark() -> u64 {
 }
 
 impl Uses {
-    /// The uses of a command that creates, each of which counts as one ([`Usage::use_up`]).
+    /// Creates the uses of a command that creates objects; each use counts as one ([`Usage::use_up`]).
     pub fn of_creation() -> Self {
         Self { mark: Cell::new(CREATES), all: RefCell::default(), heard: Cell::new(false) }
     }
@@ -229,7 +228,7 @@ impl Uses {
     /// Adds an object.
     #[inline]
     pub fn add(&self, usage: &Arc<Usage>) {
-        // What carries the mark was added: no other thread knows it.
+        // An object that carries the mark was added before: no other thread knows the mark.
         if usage.named_by.load(Ordering::Relaxed) != self.mark.get() {
             self.add_unmarked(usage);
         }
@@ -247,7 +246,7 @@ impl Uses {
         }
     }
 
-    /// Notes that the recording names an event or queries: a program may learn by them how far it is, or hold it up.
+    /// Notes that the recording names an event or queries, by which a program may learn of the recording's progress or hold it up.
     pub fn set_heard(&self) {
         self.heard.set(true);
     }
@@ -270,7 +269,7 @@ impl Uses {
         self.heard.set(false);
     }
 
-    /// Marks everything as submitted. Returns whether all of it is alive.
+    /// Marks all objects as submitted. Returns whether all of them are alive.
     pub fn submit(&self, place: Place) -> bool {
         self.all.borrow().iter().all(|usage| usage.submit(place))
     }
@@ -337,7 +336,7 @@ mod tests {
             all.iter().for_each(|usage| one.add(usage));
         }
         assert_eq!(one.all.borrow().len(), all.len());
-        // By turns with another, which takes the mark over.
+        // By turns with another recording, which replaces the mark.
         for _ in 0..10 {
             all.iter().take(2).for_each(|usage| other.add(usage));
             all.iter().take(2).for_each(|usage| one.add(usage));

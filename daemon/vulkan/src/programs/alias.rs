@@ -1,4 +1,4 @@
-//! Buffers of ours that alias a part of device memory, whatever a guest has bound to it.
+//! Buffers of ours that alias a part of device memory, whatever a guest has bound to this memory.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -15,7 +15,7 @@ pub(crate) struct Part {
     pub start: u64,
     /// Bytes: whole words.
     pub size: u64,
-    /// Bytes of the allocation from there on that a buffer may take, if a driver wants more for it: `size` or more.
+    /// Bytes of the allocation from `start` on that a buffer may take if a driver wants more for the buffer: `size` or more.
     pub room: u64,
     /// The handle types that the memory was made for, which a buffer on it has to name.
     pub kinds: vk::ExternalMemoryHandleTypeFlags,

@@ -1,8 +1,8 @@
-//! Device memory is zero when a context gets it: cleared by the device itself, on a queue that no guest knows.
+//! Clearing of device memory before a context gets it. The device itself clears it, on a queue that no guest knows.
 //!
-//! A driver may hand out what another process left in the device's memory, and a software driver what lies about in the worker's heap.
-//! Memory files are zero by the kernel and are not cleared. A device that has no queue left for us is cleared by the processor where its
-//! memory can be mapped.
+//! A driver may hand out memory with data of another process, and a software driver memory with old data of the worker's heap. The kernel makes
+//! memory files zero, so they are not cleared. If a device has no queue left for us, the processor clears its memory, provided that the memory can be
+//! mapped.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -82,7 +82,7 @@ unsafe fn by_processor(device: &ash::Device, memory: vk::DeviceMemory, size: u64
     Ok(())
 }
 
-/// Records fills of all of the memory, through buffers that are kept until they are done.
+/// Records fills of all of the memory, through buffers that are kept until the fills are done.
 fn record(
     device: &ash::Device,
     commands: vk::CommandBuffer,

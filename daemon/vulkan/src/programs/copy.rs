@@ -1,6 +1,6 @@
-//! Contents of device memory, copied by the device out of memory that cannot be mapped, and into it.
+//! Copies of contents, which the device makes out of memory that cannot be mapped, and into such memory.
 //!
-//! Whatever a guest has bound to the memory, buffers of ours alias it: raw bytes are copied, those of images too.
+//! Buffers of ours alias the memory, whatever a guest has bound to it. So raw bytes are copied, also those of images.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -13,7 +13,7 @@ use ash::vk;
 pub(crate) struct Staged {
     /// The part: whole pages.
     pub part: Part,
-    /// The place of its first byte.
+    /// The place of the part's first byte in the staging buffer.
     pub at: u64,
 }
 
@@ -88,7 +88,7 @@ pub(crate) fn record_copies(
     Ok(())
 }
 
-/// Has everything behind see what was written in these stages.
+/// Makes writes of these stages visible to all commands behind.
 fn barrier(device: &ash::Device, commands: vk::CommandBuffer, written_in: vk::PipelineStageFlags) {
     let all = [vk::MemoryBarrier::default()
         .src_access_mask(vk::AccessFlags::MEMORY_WRITE)

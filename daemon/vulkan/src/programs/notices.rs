@@ -7,7 +7,7 @@ use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 use rustc_hash::FxHashMap;
 
-/// The most submissions of a lost device whose fences are answered; a guest that goes on after so many does not look.
+/// The most submissions of a lost device whose fences are answered; a guest that goes on after so many does not look at results.
 const NOTICES_MAX: usize = 4096;
 
 /// The result of a fence that the guest sees when the device is lost.
@@ -23,8 +23,8 @@ pub struct Notices {
 /// The place where a command buffer stores `VK_SUCCESS` for the guest: a buffer of the host and an offset.
 pub(crate) type Success = (u64, u64);
 
-/// Makes a command buffer for queues of a family of the host that stores [`LOST`] where the guest expects success, after everything before
-/// it.
+/// Makes a command buffer for queues of a family of the host. The command buffer stores [`LOST`] where the guest expects success, after all work
+/// before it.
 ///
 /// # Errors
 ///

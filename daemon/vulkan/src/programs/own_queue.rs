@@ -1,4 +1,4 @@
-//! A queue of a device that no guest knows, for what a device does for us: it cannot be held up by what a guest waits for.
+//! A queue of a device that no guest knows, for work of ours. Waits of a guest's work cannot hold this queue up.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -13,11 +13,11 @@ use std::time::Duration;
 use waiting::processors;
 use waiting::spin::{self, Spun};
 
-/// The time that what runs may take, in nanoseconds: other contexts use the device as well.
+/// The time that our work may take, in nanoseconds. It is long because other contexts use the device too.
 const PATIENCE_NS: u64 = 60_000_000_000;
 
-/// The time for which the fence is looked at before the driver is asked to wait for it. A megabyte is cleared in less, and a driver may wake
-/// its caller a quarter of a millisecond later.
+/// The time for which a thread polls the fence before the driver waits for it. Clearing a megabyte takes less, and a waiting driver may wake its
+/// caller a quarter of a millisecond late.
 const LOOK: Duration = Duration::from_micros(50);
 
 /// A queue that is not the guest's: family and index.
@@ -29,8 +29,8 @@ pub struct Spare {
     pub index: u32,
 }
 
-/// Adds a queue to those of a device creation, if there is a family with one left: rather one that can only copy. Drivers pay for queues
-/// that compute with more of what all contexts share (NVIDIA's with twice as many of the GPU's channels), and copies run beside kernels.
+/// Adds a queue to those of a device creation, if a family has one left. A family that can only copy is preferred: a compute queue costs a driver
+/// more of the GPU's shared resources (NVIDIA's twice as many channels), and copies run beside kernels.
 pub(crate) fn spare(
     families: &[vk::QueueFamilyProperties],
     queues: &mut Vec<venus::DeviceQueueCreateInfo<'_>>,
@@ -45,7 +45,7 @@ pub(crate) fn spare(
     let family = (0..families.len() as u32)
         .filter(|family| taken(*family, queues) < families[*family as usize].queue_count)
         .min_by_key(computes)?;
-    // Flagged queues are numbered apart from those without flags.
+    // Queues with flags are numbered apart from those without flags.
     let plain = |q: &&mut venus::DeviceQueueCreateInfo<'_>| q.queue_family_index == family && q.flags.0 == 0;
     let index = queues.iter_mut().find(plain).map_or(0, |q| q.queue_count);
     let position = queues.iter().position(|q| q.queue_family_index == family && q.flags.0 == 0);
@@ -64,7 +64,7 @@ pub(crate) fn spare(
 #[derive(Debug)]
 pub struct OwnQueue {
     tools: Mutex<Tools>,
-    /// The gate that is told what the queue costs, if there is one.
+    /// The gate to which the queue's work is charged, if there is one.
     gate: Option<Arc<Gate>>,
 }
 
@@ -83,7 +83,7 @@ impl OwnQueue {
         Self { tools: Mutex::new(tools), gate }
     }
 
-    /// Destroys what the queue uses; the device is idle, or is never going to be.
+    /// Destroys the objects that the queue uses; the device is idle, or is never going to be.
     pub fn destroy(&self, device: &ash::Device) {
         let mut tools = self.tools.lock();
         if !tools.is_stuck {
@@ -91,7 +91,7 @@ impl OwnQueue {
         }
     }
 
-    /// Has the device do what `record` records, and waits for the end: [`Self::start`] and [`Self::finish`].
+    /// Has the device execute the commands of `record`, and waits for the end: [`Self::start`] and [`Self::finish`].
     ///
     /// # Errors
     ///
@@ -110,7 +110,7 @@ impl OwnQueue {
         self.finish(device, running)
     }
 
-    /// Has the device do what `record` records, behind what it was given before. Buffers that `record` adds are destroyed at the end.
+    /// Has the device execute the commands of `record`, behind earlier work on this queue. Buffers that `record` adds are destroyed at the end.
     ///
     /// # Errors
     ///
@@ -151,7 +151,7 @@ impl OwnQueue {
         }
     }
 
-    /// Waits for the end of what runs, at the cost of the context.
+    /// Waits for the end of running work, and charges the context for it.
     ///
     /// # Errors
     ///
@@ -164,10 +164,10 @@ impl OwnQueue {
         let sleep = || unsafe { device.wait_for_fences(&[kit.fence], true, PATIENCE_NS) };
         let done = wait(!processors::are_few(), is_over, sleep);
         let (mut tools, end) = (self.tools.lock(), page_clock());
-        // What ran behind something else began when that had ended.
+        // Work that ran behind other work began when the other had ended.
         let begin = begin.max(std::mem::replace(&mut tools.charged_until, end));
         if done == Err(vk::Result::TIMEOUT) {
-            // The device still works on it: what it uses must stay. A guest sees a lost device and goes.
+            // The device still works on the commands, so the objects that they use must stay. A guest sees a lost device and ends.
             tools.is_stuck = true;
             return Err(vk::Result::ERROR_DEVICE_LOST);
         }
@@ -178,26 +178,26 @@ impl OwnQueue {
     }
 }
 
-/// Something that runs on the queue, and has to be waited for.
+/// Work that runs on the queue, and that has to be waited for.
 #[derive(Debug)]
 #[must_use]
 pub struct Running {
     kit: Kit,
     buffers: Vec<vk::Buffer>,
-    /// The time at which it was submitted, in nanoseconds of the pages' clock.
+    /// The time at which the work was submitted, in nanoseconds of the pages' clock.
     begin: u64,
 }
 
-/// The queue, and what is used again and again: drivers take longer to make a fence than to clear a megabyte.
+/// The queue, and the objects that are used again and again, because drivers take longer to make a fence than to clear a megabyte.
 #[derive(Debug)]
 struct Tools {
     queue: vk::Queue,
     family: u32,
     /// The kits that nothing runs in.
     kits: Vec<Kit>,
-    /// True if the device still works on what took too long.
+    /// True if the device still works on commands that took too long.
     is_stuck: bool,
-    /// The time up to which the context has paid for what runs here, of the same clock.
+    /// The time up to which the context has paid for work on this queue, of the same clock.
     charged_until: u64,
 }
 
@@ -209,7 +209,7 @@ struct Kit {
 }
 
 impl Tools {
-    /// Takes back what something ran in that is over, and destroys its buffers.
+    /// Takes back the kit of work that has ended, and destroys the work's buffers.
     fn is_over(&mut self, device: &ash::Device, kit: Kit, buffers: Vec<vk::Buffer>) {
         for buffer in buffers {
             // SAFETY: the device is done with it.
@@ -218,7 +218,7 @@ impl Tools {
         self.kits.push(kit);
     }
 
-    /// Takes a kit, made if there is none that nothing runs in, with nothing recorded and the fence unsignalled.
+    /// Takes an unused kit, or makes one if none is left, with nothing recorded and the fence unsignalled.
     fn kit(&mut self, device: &ash::Device) -> Result<Kit, vk::Result> {
         if let Some(kit) = self.kits.pop() {
             let unused = vk::CommandPoolResetFlags::empty();
@@ -252,7 +252,7 @@ impl Tools {
 }
 
 impl Kit {
-    /// Destroys all of it; nothing is pending.
+    /// Destroys the objects of the kit; nothing is pending.
     fn destroy(self, device: &ash::Device) {
         // SAFETY: the device is live, nothing of this is in use, and a null handle is ignored.
         unsafe { device.destroy_fence(self.fence, None) };
@@ -261,7 +261,7 @@ impl Kit {
     }
 }
 
-/// Waits for the end of what runs: looks for it first, if there are processors for that, and sleeps then.
+/// Waits for the end of running work: first polls, if there are processors to spare, and then sleeps.
 fn wait(
     looks: bool,
     is_over: impl Fn() -> bool,

@@ -1,11 +1,11 @@
-//! Time stamps of the GPU around the submissions of one queue, and what they are on the system's monotonic clock.
+//! Time stamps of the GPU around the submissions of one queue, and their translation to the system's monotonic clock.
 //!
-//! Each submission gets a command buffer of ours before and behind its own. The device's clock is brought to the system's by the
-//! shortest time that was seen between a stamp and the moment at which a thread learned of it: there is always a completion that is noticed
-//! within microseconds while it matters.
+//! Each submission gets a command buffer of ours before and behind its own. The device's clock is mapped to the system's by the shortest time that
+//! was seen between a stamp and the moment at which a thread learned of it. While exact times matter, a thread always notices some completion within
+//! microseconds.
 //!
-//! A stamp is not free: a software driver comes to a halt for it. So while the exact time is not needed, few submissions are stamped, and the
-//! others are taken to last as long.
+//! A stamp has a cost: a software driver comes to a halt for it. So while the exact time is not needed, few submissions are stamped, and the others
+//! are assumed to last as long.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -14,7 +14,7 @@ use crate::driver::physical_device::PhysicalDevice;
 use ash::vk::{self, Handle as _};
 use parking_lot::Mutex;
 
-/// Submissions of a queue that can be stamped at a time; those beyond are charged by when they were dispatched and completed.
+/// Submissions of a queue that can be stamped at a time; further ones are charged by the times of their dispatch and completion.
 const SLOTS: u32 = 64;
 
 /// Time from one stamped submission to the next while few are stamped, in nanoseconds.
@@ -31,14 +31,14 @@ pub(crate) struct Stamps {
     slots: Vec<Slot>,
     free: Mutex<Vec<u32>>,
     clock: Mutex<Clock>,
-    /// True if a processor does the GPU's work: the thread that learns of a completion then knows as much as a stamp does.
+    /// True if a processor does the GPU's work: the time at which a thread learns of a completion is then as good as a stamp.
     is_software: bool,
     samples: Mutex<Samples>,
 }
 
 #[derive(Debug, Default)]
 struct Samples {
-    /// The time at which the last was taken.
+    /// The time at which the last sample was taken.
     at: u64,
     /// The time that a submission lasts, on average, in nanoseconds; 0 if none is known.
     length: u64,
@@ -107,8 +107,7 @@ impl Stamps {
         self.is_software
     }
 
-    /// Takes a pair that is in no use, if one is left and this submission is to be stamped; `exactly` if it matters what the submission
-    /// costs.
+    /// Takes an unused pair, if one is left and this submission is to be stamped; `exactly` if the cost of the submission matters.
     pub(crate) fn take(&self, exactly: bool, now: u64) -> Option<Slot> {
         let mut samples = self.samples.lock();
         if (!exactly || self.is_software) && now.saturating_sub(samples.at) < SAMPLE_EVERY {
@@ -118,8 +117,8 @@ impl Stamps {
         self.free.lock().pop().and_then(|index| self.slots.get(index as usize).copied())
     }
 
-    /// Takes back a pair that the device has no use for any more. Returns its times on the monotonic clock, in nanoseconds, as noticed at
-    /// `now`; none if it was never written.
+    /// Takes back a pair that the device has no use for any more. Returns the times of the pair on the monotonic clock, in nanoseconds, as noticed at
+    /// `now`; none if the pair was never written.
     pub(crate) fn give_back(&self, device: &ash::Device, index: u32, now: u64) -> Option<(u64, u64)> {
         let mut ticks = [0u64; 2];
         // SAFETY: device and pool are live, and the pair is in the pool.
@@ -130,7 +129,7 @@ impl Stamps {
         read.ok().map(|()| self.clock.lock().place(ticks, now))
     }
 
-    /// Returns whether the device has begun the submission that a pair in use is around.
+    /// Returns whether the device has begun the submission that a pair in use encloses.
     pub(crate) fn has_begun(&self, device: &ash::Device, index: u32) -> bool {
         let mut ticks = [0u64];
         let flags = vk::QueryResultFlags::TYPE_64;
@@ -138,13 +137,13 @@ impl Stamps {
         unsafe { device.get_query_pool_results(self.queries, 2 * index, &mut ticks, flags) }.is_ok()
     }
 
-    /// Takes note of how long a stamped submission was found to last, in nanoseconds.
+    /// Notes the measured length of a stamped submission, in nanoseconds.
     pub(crate) fn sample(&self, length: u64) {
         let mut samples = self.samples.lock();
         samples.length = if samples.length == 0 { length } else { (samples.length * 3 + length) / 4 };
     }
 
-    /// Returns how long a submission lasts that was not stamped, in nanoseconds, as far as is known.
+    /// Returns the assumed length of a submission without stamps, in nanoseconds; none if no length is known.
     pub(crate) fn usual_length(&self) -> Option<u64> {
         Some(self.samples.lock().length).filter(|length| *length > 0)
     }
@@ -262,7 +261,7 @@ impl Stampable for sys::SubmitInfo {
         while !next.is_null() {
             // SAFETY: the caller's promise: each struct of the chain is valid.
             let part = unsafe { &*next };
-            // It says for each command buffer where it runs.
+            // This struct says for each command buffer on which GPU it runs.
             if part.s_type == vk::StructureType::DEVICE_GROUP_SUBMIT_INFO {
                 return None;
             }
@@ -301,7 +300,7 @@ impl Stampable for sys::SubmitInfo2 {
 
 /// # Safety
 ///
-/// There are so many, or none.
+/// There are `count` values behind `first`, or `count` is 0.
 unsafe fn slice<'a, T>(first: *const T, count: u32) -> &'a [T] {
     if count == 0 {
         return &[];
@@ -316,9 +315,9 @@ struct Clock {
     mask: u64,
     /// Nanoseconds of a tick.
     period: f64,
-    /// The last stamp, as it was and with what the device's counter has no room for.
+    /// The last stamp, as read and extended beyond the width of the device's counter.
     last: Option<(u64, u64)>,
-    /// Shortest delays, in this time and the one before, and when this one began.
+    /// The shortest delays in this period and the one before, and the time at which this period began.
     delay: i64,
     delay_before: i64,
     compared: u64,
@@ -394,7 +393,7 @@ mod tests {
         let (first, _) = clock.place([top - 100, top - 50], 1000 * MS);
         let (second, end) = clock.place([10, 60], 1000 * MS + 220);
         assert_eq!((second - first, end - second), (220, 100));
-        // One that was stamped before the last, read behind it.
+        // A pair that was stamped before the last one, and is read behind it.
         let (third, _) = clock.place([top - 20, 60], 1000 * MS + 220);
         assert_eq!(second - third, 60);
     }

@@ -1,5 +1,5 @@
-//! Tries out, at start-up, what memory of a GPU can be made of: the device writes, and the bytes are read through the file that a
-//! VMM would map. No answer of a driver is believed without that; amdgpu's, for one, offers imports that fail for files.
+//! Tries out, at start-up, what memory of a GPU can be made of: the device writes, and the probe reads the bytes through the file that a VMM would
+//! map. No answer of a driver is believed without this trial; amdgpu's driver, for example, offers imports that fail for files.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -20,7 +20,7 @@ use std::os::fd::{AsRawFd as _, IntoRawFd as _, OwnedFd};
 /// Bytes of each memory that is tried.
 const BYTES: u64 = GRAIN;
 
-/// The time that the device may take to fill them, in nanoseconds.
+/// The time that the device may take to fill this memory, in nanoseconds.
 const PATIENCE_NS: u64 = 10_000_000_000;
 
 /// A device that can fill memory.
@@ -40,7 +40,7 @@ const PAGES: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFla
 /// The handle type of memory that is the driver's own.
 const OWN: vk::ExternalMemoryHandleTypeFlags = vk::ExternalMemoryHandleTypeFlags::empty();
 
-/// The outcomes for memory files and for dma-bufs: how each works, or why it does not.
+/// The outcomes for memory files and for dma-bufs: for each the trial's result, or the reason why it does not work.
 pub(crate) type Outcome = (Result<MemoryTrial, Unusable>, Result<MemoryTrial, Unusable>);
 
 /// The reason why guests cannot have memory that a GPU can use, after the GPU's name.
@@ -61,7 +61,7 @@ pub(crate) enum Unusable {
     /// The system makes no memory file.
     #[error("no memory file: {0}")]
     MemoryFile(io::Error),
-    /// The driver does not tell what memory types take a memory file.
+    /// The driver does not tell which memory types take a memory file.
     #[error("it imports no memory file: {0}")]
     Types(vk::Result),
     /// No memory type that guests can map takes a memory file.
@@ -84,7 +84,7 @@ pub(crate) enum Unusable {
 /// The reason why one piece of memory does not work.
 #[derive(Debug, thiserror::Error)]
 pub(crate) enum Failure {
-    /// The driver refuses something.
+    /// The driver refuses a call.
     #[error(transparent)]
     Driver(#[from] vk::Result),
     /// The file cannot be mapped.
@@ -205,7 +205,7 @@ impl<'i> Bench<'i> {
         if trial.mappable_types == 0 { Err(refusal) } else { Ok(trial) }
     }
 
-    /// Tries the GPU's own memory, of the types with these bits, as the driver maps it. What does not work is left out.
+    /// Tries the GPU's own memory, of the types with these bits, as the driver maps it. Types that do not work are left out.
     fn try_driver_mapped(&self, bits: u32) -> DriverMapped {
         let mut works = DriverMapped::default();
         let local = vk::MemoryPropertyFlags::DEVICE_LOCAL;
@@ -286,8 +286,8 @@ impl<'i> Bench<'i> {
         if trial.mappable_types == 0 { Err(refusal) } else { Ok(trial) }
     }
 
-    /// Returns those of the memory types with these bits whose memory can be given to another process, and taken there without anything that
-    /// guests would notice. What does not work is left out.
+    /// Returns the memory types among these bits whose memory can be given to another process without a difference that guests would notice. Types
+    /// that do not work are left out.
     fn exportable_types(&self, bits: u32) -> u32 {
         if !self.exports() {
             return 0;
@@ -308,7 +308,7 @@ impl<'i> Bench<'i> {
         })
     }
 
-    /// Returns what the driver says of memory of buffers that others may have.
+    /// Returns the driver's answer on memory of buffers that other processes may have.
     fn features(&self) -> vk::ExternalMemoryFeatureFlags {
         let info = vk::PhysicalDeviceExternalBufferInfo::default().usage(USAGE).handle_type(self.kind);
         let mut answer = vk::ExternalBufferProperties::default();
@@ -326,7 +326,7 @@ impl<'i> Bench<'i> {
         features.contains(both) && !features.contains(vk::ExternalMemoryFeatureFlags::DEDICATED_ONLY)
     }
 
-    /// Lets the device write `word` into memory, exports that and frees it, imports it, and reads what is in it then.
+    /// Lets the device write `word` into memory, exports and frees this memory, imports it again, and reads its contents.
     fn hand_over(&self, type_index: u32, word: u32) -> Result<(), Failure> {
         let info = vk::MemoryAllocateInfo::default().allocation_size(BYTES).memory_type_index(type_index);
         let mut export = vk::ExportMemoryAllocateInfo::default().handle_types(self.kind);
@@ -370,7 +370,7 @@ impl<'i> Bench<'i> {
         Ok((memory, file, seen))
     }
 
-    /// Imports a dma-buf, lets the device write `word` into it, and reads that where it was exported.
+    /// Imports a dma-buf, lets the device write `word` into it, and reads the word through the exported memory.
     fn import_dma_buf(
         &self,
         functions: &MemoryFds,
@@ -404,7 +404,7 @@ impl<'i> Bench<'i> {
         self.needs(OWN).map(|needs| needs.memory_type_bits)
     }
 
-    /// Returns the memory that a buffer needs which may be bound to such memory.
+    /// Returns the memory requirements of a buffer that may be bound to such memory.
     fn needs(&self, kind: vk::ExternalMemoryHandleTypeFlags) -> Result<vk::MemoryRequirements, vk::Result> {
         let buffer = self.buffer(BYTES, kind)?;
         // SAFETY: device and buffer are live, here and below.
@@ -450,7 +450,7 @@ impl<'i> Bench<'i> {
         })
     }
 
-    /// Does something with a buffer that is bound to memory, after which the device is idle.
+    /// Calls `does` with a buffer that is bound to memory; afterwards the device is idle.
     fn with_buffer(
         &self,
         memory: &Allocation<'_>,
@@ -467,7 +467,7 @@ impl<'i> Bench<'i> {
         done
     }
 
-    /// Runs what is recorded, and waits for it.
+    /// Runs the commands that `record` records, and waits for their end.
     fn run(&self, record: impl FnOnce(vk::CommandBuffer)) -> Result<(), vk::Result> {
         let device = &self.device;
         let info = vk::CommandPoolCreateInfo::default().queue_family_index(self.family);

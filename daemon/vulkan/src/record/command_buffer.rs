@@ -19,8 +19,7 @@ use crate::validity::buffers;
 use protocol::venus::generated as venus;
 use std::sync::Arc;
 
-/// Brings a recording back to the initial state; it is spoilt no more. Recordings that execute a secondary as it was can no longer be
-/// submitted.
+/// Brings a recording back to the initial state, in which it is not spoilt. Recordings that execute a secondary as it was can no longer be submitted.
 ///
 /// # Errors
 ///
@@ -39,8 +38,7 @@ pub(crate) fn restart(call: &Call<'_>, recording: &mut Recording) -> Result<(), 
     Ok(())
 }
 
-/// Marks a command buffer that names a tombstone: it must never reach the driver's queue. What breaks valid usage is only
-/// left out.
+/// Marks a command buffer that names a tombstone: it must never reach the driver's queue. A command that breaks valid usage is only left out.
 pub(crate) fn spoil(call: &Call<'_>, id: venus::CommandBuffer, result: i32) {
     if result == INVALID {
         return;
@@ -71,7 +69,7 @@ pub(crate) fn begin_command_buffer<'a>(
     let one_time = info.flags.contains(venus::CommandBufferUsageFlags::ONE_TIME_SUBMIT);
     let info = match recording.state.secondary {
         true => *info,
-        // Ignored by Vulkan, and so better not shown.
+        // Vulkan ignores this pointer, so the driver does not get it.
         false => venus::CommandBufferBeginInfo { p_inheritance_info: None, ..*info },
     };
     let info = call.recording(&recording.uses).pointer(Some(&info))?;
@@ -128,7 +126,7 @@ pub(crate) fn reset_command_buffer(
 
 /// Marks a command buffer and all that it names as part of a submission.
 ///
-/// One that is spoilt or not ended must not run: its work is lost, and with it the device as the guest sees it.
+/// A command buffer that is spoilt or not ended must not run: its work is lost, and the guest sees a lost device.
 pub(crate) fn submit(call: &Call<'_>, id: venus::CommandBuffer, place: Place) -> Result<(), Fault> {
     let command_buffer = call.subject(id)?;
     let mut recordings = command_buffer.pool.lock();
@@ -166,8 +164,8 @@ pub(crate) fn cmd_fill_buffer(r: &mut Recorder<'_>, c: &venus::CmdFillBuffer) ->
     Ok(())
 }
 
-/// Returns what of a command buffer can run on a device that is lost for the guest: the host's handle, and where it tells the guest of
-/// success. There is none if it cannot run.
+/// Returns the host's handle of a command buffer to run on a device that is lost for the guest, and the place where it tells the guest of success;
+/// none if it cannot run.
 pub(crate) fn runs(
     call: &Call<'_>,
     id: venus::CommandBuffer,
@@ -183,12 +181,12 @@ pub(crate) fn runs(
     Ok(sound.then_some((command_buffer.raw, state.telling)))
 }
 
-/// Refuses a command buffer that names a tombstone: it must not run, so its work is lost, and with it the device as the guest sees it. Of
-/// another, returns whether programs hear of its progress ([`Uses::set_heard`]).
+/// Refuses a command buffer that names a tombstone: it must not run, so its work is lost, and the guest sees a lost device. For other command buffers
+/// this returns whether programs learn of their progress ([`Uses::set_heard`]).
 ///
 /// # Errors
 ///
-/// It was recorded for queues that can do more than one that is `able` to do these.
+/// The command buffer was recorded for queues that can do more than a queue with the flags `able`.
 pub(crate) fn refuse_unfit(
     call: &Call<'_>,
     id: venus::CommandBuffer,
@@ -208,7 +206,7 @@ pub(crate) fn refuse_unfit(
     }
 }
 
-/// `vkCmdExecuteCommands`: with the pools of all that take part locked, in one order for everybody.
+/// `vkCmdExecuteCommands`: the pools of all command buffers are locked, in one order for all threads.
 pub(crate) fn cmd_execute_commands<'a>(
     call: &Call<'a>,
     c: &venus::CmdExecuteCommands<'a>,
@@ -241,7 +239,7 @@ pub(crate) fn cmd_execute_commands<'a>(
     let recording = recordings_of(&mut locked, &primary.pool)?.open(&primary)?;
     recording.uses.add_all(&named);
     recording.state.touched.add_all(&touched);
-    // What is bound is undefined behind it.
+    // Bound state is undefined behind this command.
     recording.state.bound = Bound::default();
     let raws: Vec<u64> = secondaries.iter().map(|secondary| secondary.raw).collect();
     let Some(function) = primary.device.table.cmd_execute_commands else {

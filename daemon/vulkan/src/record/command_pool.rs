@@ -1,4 +1,4 @@
-//! Command pools: what is allocated from them lives no longer than they do.
+//! Command pools: command buffers live no longer than the pool that they are allocated from.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -120,7 +120,7 @@ pub(crate) fn free_command_buffers<'a>(
     let mut recordings = pool.lock_alive()?;
     let ids = c.p_command_buffers.unwrap_or(&[]);
     let of_pool = |command_buffer: &CommandBuffer| Arc::ptr_eq(&command_buffer.pool, &pool);
-    // While they are the guest's still: if this is interrupted, they stay.
+    // The command buffers are still the guest's: if this wait is interrupted, they stay.
     call.have_ended(&device, ids, of_pool, "vkFreeCommandBuffers")?;
     for id in ids {
         let Some(object) = call.context.objects.remove(*id)? else { continue };
@@ -132,7 +132,7 @@ pub(crate) fn free_command_buffers<'a>(
         }
         recordings.remove(command_buffer);
         let submitted = object.usage.submitted();
-        // One that stays pending ends with the pool.
+        // A command buffer that stays pending ends with the pool.
         if device.completed(&submitted) {
             // SAFETY: device, pool and command buffer are live, the pool is locked, and no command can name the command buffer any more.
             unsafe { function(device.raw(), pool.raw, 1, &raw const object.raw) };

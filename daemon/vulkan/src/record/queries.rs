@@ -1,5 +1,5 @@
-//! Results of queries that a recording copies into a buffer. Those that a predecessor has kept are unknown to the driver, so they are written
-//! as they are, unless the recording makes them anew before.
+//! Results of queries that a recording copies into a buffer. The driver does not know results that a predecessor has kept, so the recording writes
+//! these results as data, unless it makes them anew before.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -11,7 +11,7 @@ use crate::validity::query;
 use protocol::venus::generated as venus;
 use std::ops::Range;
 
-/// The most bytes that one recording writes in place of copies. A driver keeps them with the recording.
+/// The most bytes that one recording writes in place of copies. A driver keeps these bytes with the recording.
 const WRITTEN: usize = 64 << 10;
 
 /// `vkCmdCopyQueryPoolResults`.
@@ -19,7 +19,7 @@ pub(crate) fn cmd_copy_query_pool_results(
     r: &mut Recorder<'_>,
     c: &venus::CmdCopyQueryPoolResults,
 ) -> Result<(), Fault> {
-    // A successor that knows results from before would record them in place of those that the program has then.
+    // A successor that has kept results would record those in place of the results that the program has by then.
     r.context.journal.breaks("a recording copies results of queries");
     let CommandBuffer { raw, device, .. } = r.command_buffer;
     let Some(function) = device.table.cmd_copy_query_pool_results else {

@@ -1,11 +1,11 @@
-//! Recorded commands on their way into one command buffer, alone or as a *run*: those that follow each other in a stream.
+//! Recorded commands on their way into one command buffer, alone or as a *run*: commands that follow each other in a stream.
 //!
-//! Programs record thousands of commands into one command buffer before another, and Mesa sends them at once. What all of a run need is
-//! found and locked once: the command buffer, its pool, the table of objects. What each of them names is looked up and checked each time.
+//! Programs record thousands of commands into one command buffer before another, and Mesa sends them at once. The command buffer, its pool and the
+//! table of objects are found and locked once for a run. The objects that each command names are looked up and checked each time.
 //!
 //! Lock order: the pool, then the table. The pool stays locked from the first command of a run to its last, so no other thread frees, resets, begins
-//! or ends the command buffer between two of them. The table stays locked for reading, also while the driver records, except that a thread
-//! that waits to change it gets it between two commands; the next command finds what that thread has left.
+//! or ends the command buffer between two of them. The table stays locked for reading, also while the driver records, except that a thread that waits
+//! to change the table gets it between two commands; the next command sees the change.
 
 use crate::context::cancel::Cancel;
 use crate::context::error::{ContextLost, Fault, INVALID};
@@ -20,7 +20,7 @@ use protocol::venus::generated as venus;
 use protocol::venus::stream::Recorded;
 use std::sync::Arc;
 
-/// The recorder of one command: its command buffer, open and locked, and what it may name.
+/// The recorder of one command: its command buffer, open and locked, and the objects that the command may name.
 pub(crate) struct Recorder<'r> {
     /// The command buffer.
     pub command_buffer: &'r CommandBuffer,
@@ -39,7 +39,7 @@ impl Recorder<'_> {
     ///
     /// # Errors
     ///
-    /// They cannot: the command breaks valid usage.
+    /// The queues cannot: the command breaks valid usage.
     #[inline]
     pub(crate) fn demand_queue(&self, one_of: venus::QueueFlags) -> Result<(), Fault> {
         match self.command_buffer.pool.queue_flags.intersects(one_of) {
@@ -71,7 +71,7 @@ impl Recorder<'_> {
 ///
 /// # Errors
 ///
-/// The stream is wrong. What is only refused leaves the recording as it is, or spoilt.
+/// The stream is wrong. A command that is only refused leaves the recording as it is, or spoilt.
 pub(crate) fn record_one(
     call: &Call<'_>,
     id: venus::CommandBuffer,
@@ -96,7 +96,7 @@ pub(crate) fn record_one(
     Ok(())
 }
 
-/// Turns a refusal into none: a command buffer was never made, or cannot be recorded into. There is nothing to spoil then.
+/// Turns a refusal into none: the command buffer was never made, or cannot be recorded into, so there is nothing to spoil.
 fn allowed<T>(outcome: Result<T, Fault>) -> Result<Option<T>, ContextLost> {
     match outcome {
         Ok(value) => Ok(Some(value)),
@@ -108,13 +108,13 @@ fn allowed<T>(outcome: Result<T, Fault>) -> Result<Option<T>, ContextLost> {
 /// The outcome of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Settled {
-    /// The command is recorded, or nothing of the recording counts any more.
+    /// The command is recorded, or the recording is spoilt.
     Recorded,
-    /// The command is no part of the recording, which may outlive what it names.
+    /// The command is no part of the recording, which may outlive the objects that the command names.
     LeftOut,
 }
 
-/// Spoils a recording that names a tombstone, as it must never reach a queue. What breaks valid usage is only left out.
+/// Spoils a recording that names a tombstone, as it must never reach a queue. A command that breaks valid usage is only left out.
 #[inline]
 fn settle(outcome: Result<(), Fault>, recording: &mut Recording) -> Result<Settled, ContextLost> {
     match outcome {
@@ -128,8 +128,8 @@ fn settle(outcome: Result<(), Fault>, recording: &mut Recording) -> Result<Settl
     }
 }
 
-/// Executes the run that a stream begins with; returns its number of bytes, 0 if the stream begins with anything else. `find` knows which
-/// commands are recorded, and how.
+/// Executes the run that a stream begins with; returns its number of bytes, 0 if the stream begins with anything else. `find` returns the function
+/// that records a command, if it is one that is recorded.
 ///
 /// # Errors
 ///
@@ -161,7 +161,7 @@ fn run(
 ) -> Result<usize, ContextLost> {
     let in_flight = context.retired.enter();
     in_flight.only_records();
-    // Whatever is wrong with it is said by the way that commands take one by one.
+    // If the command buffer is wrong, the error comes from the code that executes commands one by one.
     let Ok(command_buffer) = context.objects.shared(id) else { return Ok(0) };
     let mut recordings = command_buffer.pool.lock();
     let Ok(recording) = recordings.open(&command_buffer) else { return Ok(0) };
@@ -188,7 +188,7 @@ struct Run<'r> {
     command_buffer: &'r CommandBuffer,
     recording: &'r mut Recording,
     arena: &'r mut Arena,
-    /// The stream, from the first command that is recorded and not kept.
+    /// The stream, from the first command that is recorded but not kept yet.
     recorded: &'r [u8],
 }
 
@@ -199,7 +199,7 @@ impl<'r> Run<'r> {
         self.recording.commands.append(&self.recorded[..length]);
     }
 
-    /// Executes the next commands of the run, a few of them; returns what follows.
+    /// Executes the next few commands of the run; returns the rest of the stream.
     fn part(
         &mut self,
         bytes: &'r [u8],
@@ -231,7 +231,7 @@ impl<'r> Run<'r> {
                     self.keep_until(command);
                     self.recorded = rest;
                 }
-                // Each of those that follow would only be skipped.
+                // The commands that follow would only be skipped.
                 if self.recording.state.spoilt.is_some() {
                     break;
                 }
@@ -255,10 +255,10 @@ fn next(
     Some((header.number, find(header.number)?))
 }
 
-/// The most commands between two moments at which a thread that wants to change the table can have it: they take a few microseconds.
+/// The most commands between two moments at which another thread can lock the table to change it. These commands take a few microseconds.
 const PART: usize = 8;
 
-/// The most of these parts in a run: for so long others wait for the pool, and the guest to hear of room in its ring.
+/// The most parts in a run. During a run other threads wait for the pool, and the guest does not learn of room in its ring.
 const PARTS: usize = 8;
 
 #[cfg(test)]

@@ -1,4 +1,4 @@
-//! Runs of recorded commands on the null driver, whose barriers tell what else happens meanwhile.
+//! Tests of runs of recorded commands on the null driver, whose barriers let a test do other work meanwhile.
 
 use super::*;
 use crate::Renderer;
@@ -158,8 +158,8 @@ fn sleeps(thread: i32) -> bool {
     stat.rsplit(") ").next().is_some_and(|fields| fields.starts_with('S'))
 }
 
-/// Runs `other` on a thread of its own while a run records its first commands; returns whether it was done before the last, at which the run
-/// waits for it for so long. The run goes on from its first command when the other is done, or waits for the run.
+/// Runs `other` on a thread of its own while a run records its first commands; returns whether it ended before the last command, at which the run
+/// waits for it for `patience`. The run goes on from its first command when `other` has ended, or waits for the run.
 fn meanwhile(world: &World, patience: Duration, other: impl FnOnce() + Send) -> bool {
     let (begun, wait) = mpsc::channel();
     let (done, done_in_time) = (Arc::new(AtomicBool::new(false)), Arc::new(AtomicBool::new(false)));
@@ -274,12 +274,12 @@ fn a_recording_that_names_what_was_never_made_is_left_alone_from_there_on() {
     let bytes = stream(&[barrier(ONE, 1), set(failed), barrier(ONE, 2), barrier(OTHER, 3)]);
     assert_eq!(world.barriers_of(&bytes), [1, 3]);
     assert_eq!(world.barriers_of(&stream(&[begin(ONE), barrier(ONE, 4)])), [4]);
-    // What never was at all ends the context, and is named.
+    // An object that never existed ends the context, and the error names the command.
     let lost = world.try_run(&stream(&[barrier(ONE, 5), set(venus::Event(99))])).unwrap_err();
     assert!(lost.to_string().starts_with("vkCmdSetEvent"), "{lost}");
 }
 
-/// Drivers hang or crash at what their hardware cannot do: blits on a family that does not draw took the GPU for as long as it was let.
+/// Drivers hang or crash at commands that their hardware cannot do: blits on a family that does not draw occupied the GPU until they were stopped.
 #[test]
 fn what_no_queue_of_the_family_can_execute_is_left_out() {
     let world = World::new();
@@ -405,6 +405,6 @@ fn who_changes_the_table_does_not_wait_for_the_end_of_a_run() {
     let info = venus::EventCreateInfo::default();
     let (p_create_info, p_event) = (Some(&info), Some(&venus::Event(100)));
     let create = Command::CreateEvent(venus::CreateEvent { device: DEVICE, p_create_info, p_event });
-    // Who was let in is done before the run is, but for a thread that gets no processor.
+    // The thread that is let in ends before the run, unless it gets no processor.
     assert!(meanwhile(&world, Duration::from_secs(600), || world.run(&stream(&[create]))));
 }

@@ -1,6 +1,6 @@
-//! The commands of a journal, done again one after the other in a context that was built up from a checkpoint.
+//! The replay of a journal: its commands are done again one after the other in a context that was built up from a checkpoint.
 //!
-//! A journal is no more trusted than a guest: its commands pass the same checks. Their numbers say what is to be done with each
+//! A journal is no more trusted than a guest: its commands pass the same checks. The number of a command says what the successor does with it
 //! ([`Replay`]).
 
 use crate::context::cancel::Cancel;
@@ -17,14 +17,14 @@ use protocol::cursor::{Arena, Limits, Reader};
 use protocol::venus::generated::Command;
 use protocol::venus::stream::Header;
 
-/// Bytes of the arena that commands are decoded into, beyond which they share what there is for all: as many as an executor's arena has.
+/// Bytes of the arena that commands are decoded into, as many as an executor's arena has. Commands that need more use the arena bytes that all share.
 const ARENA_BYTES: usize = 1 << 20;
 
 /// Executes the entries of a journal again; each holds whole commands.
 ///
 /// # Errors
 ///
-/// The bytes are no commands or break a journal, or something fails that did not fail before. The context is over.
+/// The bytes are no commands or break a journal, or a command fails that did not fail before. The context is over.
 pub(crate) fn replay(context: &Context, entries: &[&[u8]]) -> Result<(), ContextLost> {
     let (cancel, mut arena) = (Cancel::default(), context.arena(ARENA_BYTES));
     context.journal.take_break();
@@ -50,7 +50,7 @@ pub(crate) fn replay(context: &Context, entries: &[&[u8]]) -> Result<(), Context
 /// Does the first command again; returns its length.
 fn one(context: &Context, bytes: &[u8], arena: &mut Arena, cancel: &Cancel) -> Result<usize, ContextLost> {
     arena.reset();
-    // An executor decodes results for which its reply stream has room, and for which its arena has room as well.
+    // An executor decodes results for which both its reply stream and its arena have room.
     let out_budget = context.env.limits.arena_bytes.saturating_add(ARENA_BYTES) as u64;
     let limits = Limits { out_budget, ..Limits::default() };
     let mut reader = Reader::with_limits(bytes, arena, limits);
@@ -73,7 +73,7 @@ fn one(context: &Context, bytes: &[u8], arena: &mut Arena, cancel: &Cancel) -> R
     Ok(own.len())
 }
 
-/// Submits again, and waits until nothing goes on any more: the next command may rely on what has completed.
+/// Submits again, and waits until no submission makes progress any more: the next command may rely on completed work.
 fn submit(call: &Call<'_>, command: &Command<'_>) -> Result<(), ContextLost> {
     let _in_flight = call.context.retired.enter();
     done(match command {

@@ -1,4 +1,4 @@
-//! Tests of journals on the null driver: what is done again behind a checkpoint comes out as it was.
+//! Tests of journals on the null driver: commands done again behind a checkpoint leave the context as it was.
 
 use crate::fuzzing::{Heard, comparable};
 use crate::null::world_for_tests::{DEVICE, PAGES, SIZE, World};
@@ -31,7 +31,7 @@ const ANY: venus::CommandBufferUsageFlags = venus::CommandBufferUsageFlags(0);
 /// The result of a creation that fails.
 const MEMORY_RESULT: i32 = ash::vk::Result::ERROR_OUT_OF_DEVICE_MEMORY.as_raw();
 
-/// A context with a journal, and what was executed since its checkpoint.
+/// A context with a journal, and the commands that were executed since its checkpoint.
 struct Journalled {
     world: World,
     heard: Arc<Heard>,
@@ -40,7 +40,7 @@ struct Journalled {
 }
 
 impl Journalled {
-    /// A context with a queue, two command buffers, a fence, semaphores and memory, of which there is a checkpoint.
+    /// A context with a queue, two command buffers, a fence, semaphores and memory, and a checkpoint of this context.
     fn new() -> Self {
         let heard = Arc::<Heard>::default();
         Self::telling(heard.clone(), heard)
@@ -303,7 +303,7 @@ fn submissions_signal_again_and_compute_nothing() {
     let (steps, successor) = world.succeed();
     assert!(steps.contains(&Step::Fence { id: FENCE.0, signalled: true }));
     assert!(steps.contains(&Step::Signalled { id: BINARY.0 }));
-    // Of the two recordings the one that was for one submission is over.
+    // The recording that was for one submission is over; the other is not.
     let command_buffer = successor.context().objects.shared(second).unwrap();
     let mut recordings = command_buffer.pool.lock();
     assert!(recordings.find(&command_buffer).unwrap().state.was_submitted);
@@ -384,7 +384,7 @@ fn submissions_are_counted_until_they_have_completed() {
 
 #[test]
 fn a_submission_counts_before_the_driver_has_it() {
-    /// A journal that looks what the driver has when it hears of a submission.
+    /// A journal that checks how much the driver has when the worker announces a submission.
     #[derive(Default)]
     struct Ahead(Mutex<Vec<u64>>);
 
@@ -410,7 +410,7 @@ fn a_submission_counts_before_the_driver_has_it() {
 fn a_failure_breaks_the_journal() {
     let world = Journalled::new();
     world.bound_buffer(BUFFER);
-    // It is bound already.
+    // The buffer is bound already.
     let (buffer, memory) = (venus::Buffer(BUFFER), venus::DeviceMemory(MEMORY));
     let bind = venus::BindBufferMemory { device: DEVICE, buffer, memory, memory_offset: 0 };
     world.breaks(&Command::BindBufferMemory(bind));
@@ -420,7 +420,7 @@ fn a_failure_breaks_the_journal() {
     let (p_create_info, p_view) = (Some(&info), Some(&venus::BufferView(51)));
     let create = venus::CreateBufferView { device: DEVICE, p_create_info, p_view };
     world.breaks(&Command::CreateBufferView(create));
-    // A program hears of a failure with an answer that it waits for.
+    // A program learns of a failure with an answer that it waits for.
     context.failures.note(MEMORY_RESULT);
     let ask = Command::GetFenceStatus(venus::GetFenceStatus { device: DEVICE, fence: FENCE });
     world.run(&[ask]);
@@ -592,7 +592,7 @@ fn a_journal_that_makes_no_sense_ends_the_context() {
         let lost = world.rebuilt().replay(journal).unwrap_err();
         assert!(lost.to_string().contains(reason), "{lost}");
     }
-    // What changes nothing is passed over, whatever it names.
+    // A command that changes nothing is skipped, whatever it names.
     let ask = Command::GetFenceStatus(venus::GetFenceStatus { device: DEVICE, fence: venus::Fence(99) });
     let ask = encoded(&ask, CommandFlagsEXT::GENERATE_REPLY);
     assert_eq!(world.rebuilt().replay(&[&[&ask[..], &create, &ask].concat(), &[], &bind]), Ok(()));

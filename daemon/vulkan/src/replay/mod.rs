@@ -1,3 +1,3 @@
-//! A journal done again in another process: what was executed between a checkpoint and the death of its worker.
+//! The replay of a journal in another process: of the commands that were executed between a checkpoint and the death of the worker.
 
 pub(crate) mod journal;

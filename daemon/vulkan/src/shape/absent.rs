@@ -1,12 +1,12 @@
 //! Device extensions that no guest sees, with the reason for each: the table behind `docs/features.md`.
 //!
-//! [`WITHHELD`] could be decoded and is kept back all the same; [`UNDECODABLE`] cannot be, so that no guest ever hears of it.
-//! A name may end in `*`; the first row that fits gives the reason.
+//! The codec decodes the extensions of [`WITHHELD`], but they are kept back. It cannot decode those of [`UNDECODABLE`], so no guest is ever told of
+//! them. A name may end in `*`; the first row that fits gives the reason.
 
 /// A reason, and the extensions it holds for.
 pub(crate) type Absent = (&'static str, &'static [&'static str]);
 
-/// The reason that does not count where graphics queues are offered.
+/// The reason that does not apply if graphics queues are offered.
 pub(crate) const GRAPHICS: &str = "graphics: offered with `--queues all` only";
 
 /// Decodable extensions that are withheld all the same.
@@ -100,12 +100,12 @@ pub(crate) const WITHHELD: &[Absent] = &[
 /// Extensions of shared memory. A guest has them where contexts can share memory.
 pub(crate) const MEMORY_FDS: &[&str] = &["VK_EXT_external_memory_dma_buf", "VK_KHR_external_memory_fd"];
 
-/// Extensions that are of use beside them. A guest has them where contexts can share memory and the host has them.
+/// Extensions that are useful beside [`MEMORY_FDS`]. A guest has them if contexts can share memory and the host has these extensions.
 pub(crate) const BESIDE_MEMORY_FDS: &[&str] =
     &["VK_EXT_image_drm_format_modifier", "VK_EXT_queue_family_foreign"];
 
-/// Extensions that the codec cannot decode. Mesa's driver passes only what it knows itself; what that is up to Mesa 26.2 decides
-/// which of them matter.
+/// Extensions that the codec cannot decode. Mesa's driver passes only extensions that it knows itself, so its list up to Mesa 26.2 decides which rows
+/// matter.
 pub(crate) const UNDECODABLE: &[Absent] = &[
     (
         RAY_TRACING,
@@ -241,7 +241,7 @@ pub(crate) const UNDECODABLE: &[Absent] = &[
 
 const RAY_TRACING: &str = "ray tracing pipelines: no command that traces rays is served";
 
-/// Extensions that are passed although Mesa's driver up to 26.2 shows them to no application, and what would.
+/// Extensions that are passed although Mesa's driver up to 26.2 shows them to no application, and what would show them.
 pub(crate) const NOT_SHOWN: &[Absent] = &[
     (
         "shown by the patched driver, and by Mesa 26 if a program runs with `VN_DEBUG=mem_budget`",

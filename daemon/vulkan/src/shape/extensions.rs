@@ -1,4 +1,4 @@
-//! Device extensions a guest may see: those the host has and the codec can decode, less what is withheld, plus what is emulated.
+//! Device extensions a guest may see: those that the host has and the codec can decode, less the withheld ones, plus the emulated ones.
 
 use super::absent::{BESIDE_MEMORY_FDS, GRAPHICS, MEMORY_FDS, WITHHELD};
 use config::{GpuChoice, MemoryBackEnd};
@@ -6,7 +6,7 @@ use protocol::venus::generated::EXTENSIONS;
 use std::collections::BTreeMap;
 use std::ffi::CStr;
 
-/// Extensions made here, whatever the host has: stripped from the host's device.
+/// Extensions that the worker emulates, whatever the host has. They are not enabled on the host's device.
 ///
 /// Mesa before 26.2 reports Vulkan 1.2 instead of 1.3 unless semaphores can be imported from a SYNC_FD.
 pub(crate) const EMULATED: &[(&str, u32)] = &[("VK_KHR_external_semaphore_fd", 1)];
@@ -33,7 +33,7 @@ pub(crate) fn needed(gpu: &GpuChoice) -> &'static [&'static CStr] {
     }
 }
 
-/// Returns the extensions that a guest sees, with versions no newer than what is decoded.
+/// Returns the extensions that a guest sees, with versions no newer than the codec decodes.
 pub(crate) fn offered(host: &BTreeMap<String, u32>, gpu: &GpuChoice) -> Vec<(&'static str, u32)> {
     let mut offered: Vec<_> = EXTENSIONS
         .iter()
@@ -41,7 +41,7 @@ pub(crate) fn offered(host: &BTreeMap<String, u32>, gpu: &GpuChoice) -> Vec<(&'s
             let host = host.get(*name).copied();
             let offered = match shared(name, gpu) {
                 Some(Enable::Pass) => host?,
-                // Made here, so the host's version does not matter.
+                // The worker emulates this extension, so the host's version does not matter.
                 Some(Enable::Strip) => *version,
                 Some(Enable::Refuse) => return None,
                 None if withheld(name, gpu).is_some() => return None,
@@ -55,7 +55,7 @@ pub(crate) fn offered(host: &BTreeMap<String, u32>, gpu: &GpuChoice) -> Vec<(&'s
     offered
 }
 
-/// Returns what to do with an extension of shared memory; none if it is another extension.
+/// Returns the treatment of an extension of shared memory; none for other extensions.
 fn shared(name: &str, gpu: &GpuChoice) -> Option<Enable> {
     let (memory, beside) = (MEMORY_FDS.contains(&name), BESIDE_MEMORY_FDS.contains(&name));
     match (gpu.trial.shareable, gpu.memory) {
@@ -77,7 +77,7 @@ fn withheld(name: &str, gpu: &GpuChoice) -> Option<&'static str> {
 pub(crate) enum Enable {
     /// The extension is enabled on the host's device.
     Pass,
-    /// The extension is emulated; the host does not hear of it.
+    /// The extension is emulated, and is not enabled on the host's device.
     Strip,
     /// The extension was not offered.
     Refuse,

@@ -1,13 +1,12 @@
-//! Formats as a guest sees them: features and images that it cannot use are not there.
+//! Formats as a guest sees them: features and images that the guest cannot use are left out.
 //!
-//! Where queues only say that they draw (`--queues nominal`) nothing can be drawn upon, and programs that look for that before they draw hear so: of
-//! images always, of formats but for those of depth with stencil.
+//! If queues only say that they draw (`--queues nominal`), no image can be drawn upon. Programs that check this before they draw are told so: for
+//! images always, for formats except those of depth with stencil.
 //!
 //! A guest cannot name bits that the codec does not know: the generated code drops them from answers, and answers "not supported" where
-//! a question describes an image with such bits. The rest is about copies by the host (`host_copy`): a guest's driver sends the
-//! texels. Mesa before 26.2 takes those of every plane for as large as the format's smallest, so it sends too few for planes of more
-//! than a byte; and it takes those of formats that its own tables lack for a byte. Programs copy such images by a buffer where they see
-//! that the host does not.
+//! a question describes an image with such bits. The rest is about copies by the host (`host_copy`), for which a guest's driver sends the texels.
+//! Mesa before 26.2 takes the texels of every plane for as large as the format's smallest, so it sends too few bytes for planes of more than a byte.
+//! It also takes texels of formats that its own tables lack for one byte. Programs copy such images by a buffer if they see that the host does not.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -49,7 +48,7 @@ fn is_taken_for_bytes(format: venus::Format) -> bool {
     wide.contains(&format) || astc.contains(&format.0)
 }
 
-/// The features of formats that say what can be drawn upon.
+/// The features of formats that can be drawn upon.
 const ATTACHMENTS: u64 = Features::COLOR_ATTACHMENT.0
     | Features::COLOR_ATTACHMENT_BLEND.0
     | Features::DEPTH_STENCIL_ATTACHMENT.0
@@ -69,8 +68,8 @@ pub(crate) fn hidden(format: venus::Format, queues: Queues) -> u64 {
     copies | attachments
 }
 
-/// Returns what Vulkan promises of a format together with another one (section "Required Format Support"): one of these two is for depth and stencil.
-/// Dawn aborts the program where neither is, though that only computes.
+/// Returns the features that Vulkan requires of at least one of these two formats with depth and stencil (section "Required Format Support"). If
+/// neither format has them, Dawn aborts even a program that only computes.
 fn promised(format: venus::Format) -> u64 {
     match format {
         venus::Format::D24_UNORM_S8_UINT | venus::Format::D32_SFLOAT_S8_UINT => {
@@ -129,16 +128,16 @@ pub(crate) fn without2(hidden: u64, properties: &mut sys::FormatProperties2) {
 pub(crate) struct Asked {
     /// The image's format.
     pub format: venus::Format,
-    /// The way in which its texels lie in memory.
+    /// The layout of the image's texels in memory.
     pub tiling: venus::ImageTiling,
     /// The uses of the image, its stencil included.
     pub usage: ImageUsageFlags,
-    /// The flags that it is made with.
+    /// The flags that the image is made with.
     pub flags: ImageCreateFlags,
 }
 
 impl Asked {
-    /// Describes an image, with what the chain says of its stencil.
+    /// Describes an image, with the usage that the chain gives for its stencil.
     pub(crate) fn new(
         format: venus::Format,
         tiling: venus::ImageTiling,
@@ -160,8 +159,8 @@ impl Asked {
         unknown || self.flags.0 & NOT_OFFERED != 0 || copied && !self.is_copied_by_the_host(physical)
     }
 
-    /// Returns whether the image is good for nothing but drawing, which no guest does though queues say so. Programs that compute make some
-    /// with every usage there is: those can be copied to and stored to.
+    /// Returns whether the image can only be drawn upon, which no guest does although queues say so. Programs that compute make images with every
+    /// usage there is: such images can also be copied to and stored to.
     pub(crate) fn is_for_drawing_only(&self, queues: Queues) -> bool {
         let computes = ImageUsageFlags(ImageUsageFlags::STORAGE.0 | ImageUsageFlags::TRANSFER_DST.0);
         queues.only_say_that_they_draw() && self.usage.0 & DRAWN_UPON != 0 && !self.usage.contains(computes)
@@ -181,7 +180,7 @@ impl Asked {
         let features = match self.tiling {
             venus::ImageTiling::OPTIMAL => found.optimal_tiling_features,
             venus::ImageTiling::LINEAR => found.linear_tiling_features,
-            // Each modifier has features of its own; the driver looks at them.
+            // Each modifier has features of its own, which the driver checks.
             _ => return true,
         };
         features.as_raw() & Features::HOST_IMAGE_TRANSFER.0 != 0

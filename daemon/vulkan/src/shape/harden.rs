@@ -1,4 +1,4 @@
-//! Features that a guest's device gets whether the guest asks for them or not, because they protect others from its shaders.
+//! Features that a guest's device gets, asked for or not, because they protect other contexts from the guest's shaders.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -48,7 +48,7 @@ pub(crate) fn enable_robustness(arena: &Arena, info: &mut sys::DeviceCreateInfo)
     Ok(())
 }
 
-/// Enables `shaderZeroInitializeWorkgroupMemory`, where [`can_zero_workgroup`] says yes.
+/// Enables `shaderZeroInitializeWorkgroupMemory`; the caller has checked [`can_zero_workgroup`].
 pub(crate) fn enable_zero_workgroup(arena: &Arena, info: &mut sys::DeviceCreateInfo) -> Result<(), Fault> {
     let mut in_chain = false;
     for_each(info.p_next, |s_type, at| match s_type {

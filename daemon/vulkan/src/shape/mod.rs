@@ -1,4 +1,4 @@
-//! The host's device as a guest sees it, and why it differs.
+//! The host's device as a guest sees it, and the reasons for the differences.
 
 pub(crate) mod absent;
 pub(crate) mod extensions;

@@ -14,7 +14,7 @@ use ash::vk;
 use config::{ContextLimits, GpuChoice};
 use std::sync::Arc;
 
-/// Finds a chosen GPU again, which is at `index` for the guest.
+/// Finds a chosen GPU again, which the guest sees at `index`.
 ///
 /// # Errors
 ///

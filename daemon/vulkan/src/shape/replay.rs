@@ -1,5 +1,5 @@
-//! Capture and replay of buffers' device addresses: a feature that a guest's device has, where the host has it, for the sake of a successor
-//! worker. The guest does not see it.
+//! Capture and replay of buffers' device addresses: a guest's device has this feature for a successor worker, if the host has it. The guest does not
+//! see the feature.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -9,8 +9,8 @@ use crate::driver::physical_device::{Addresses, PhysicalDevice};
 use ash::vk;
 use std::mem::offset_of;
 
-/// Enables `bufferDeviceAddressCaptureReplay` beside each `bufferDeviceAddress` that the guest enables, if the host has it. Returns whether
-/// it is enabled.
+/// Enables `bufferDeviceAddressCaptureReplay` beside each `bufferDeviceAddress` that the guest enables, if the host has it. Returns whether the
+/// feature is enabled.
 ///
 /// The features of `VK_EXT_buffer_device_address`, which knows no opaque addresses of memory, stay as they are.
 pub(crate) fn enable_replay(physical: &PhysicalDevice, info: &mut sys::DeviceCreateInfo) -> bool {
@@ -44,7 +44,7 @@ fn members(s_type: vk::StructureType) -> Option<[usize; 2]> {
     })
 }
 
-/// Returns whether the host can capture and replay addresses. It has a struct for that if a guest can enable such addresses.
+/// Returns whether the host can capture and replay addresses. The host knows the struct of these features if a guest can enable such addresses.
 pub(super) fn can_replay(instance: &ash::Instance, handle: vk::PhysicalDevice) -> bool {
     let mut addresses = vk::PhysicalDeviceBufferDeviceAddressFeatures::default();
     let mut features = vk::PhysicalDeviceFeatures2::default().push_next(&mut addresses);
@@ -53,8 +53,8 @@ pub(super) fn can_replay(instance: &ash::Instance, handle: vk::PhysicalDevice) -
     addresses.buffer_device_address_capture_replay != 0
 }
 
-/// Returns the addresses that a successor's driver gives again. Those of a software driver are those of mappings, which are made at the same
-/// place; another has to replay them.
+/// Returns the addresses that a successor's driver gives again. A software driver's addresses are those of mappings, which a successor makes at the
+/// same place; another driver has to replay addresses.
 pub(super) fn had_again(is_software: bool, can_replay: impl FnOnce() -> bool) -> Addresses {
     match is_software {
         true => Addresses::All,

@@ -12,7 +12,7 @@ use protocol::venus::generated as venus;
 use std::ffi::c_void;
 use std::mem::offset_of;
 
-/// Types that a guest could not map lose HOST_VISIBLE, and those that the driver maps for it HOST_CACHED. Indices and heaps stay.
+/// Takes HOST_VISIBLE from types that a guest could not map, and HOST_CACHED from types that the driver maps for the guest. Indices and heaps stay.
 pub(crate) fn memory_types(memory: &mut vk::PhysicalDeviceMemoryProperties, trial: &MemoryTrial) {
     let host = vk::MemoryPropertyFlags::HOST_VISIBLE
         | vk::MemoryPropertyFlags::HOST_COHERENT
@@ -23,12 +23,12 @@ pub(crate) fn memory_types(memory: &mut vk::PhysicalDeviceMemoryProperties, tria
         } else if trial.mappable_types & (1 << i) == 0 {
             ty.property_flags &= !host;
         }
-        // Protected and lazily allocated memory belong to things that are not served.
+        // Protected and lazily allocated memory belong to features that are not served.
         ty.property_flags &= !vk::MemoryPropertyFlags::PROTECTED;
     }
 }
 
-/// Heaps are as large as what the context may have of them: a guest hears of no failed allocation before it is too late.
+/// Makes heaps no larger than the memory that the context may have of them, because a guest learns of a failed allocation too late.
 pub(crate) fn memory_heaps(
     memory: &mut vk::PhysicalDeviceMemoryProperties,
     gpu: &GpuChoice,
@@ -41,7 +41,7 @@ pub(crate) fn memory_heaps(
                 Heap::Device => limits.device_memory,
                 Heap::Host => limits.host_memory,
             };
-            // Pages are the host's, whatever heap the driver finds them in.
+            // Pages are memory of the host, whatever heap the driver counts them in.
             let pages = gpu.memory == MemoryBackEnd::Memfd
                 && ty.property_flags.contains(vk::MemoryPropertyFlags::HOST_VISIBLE)
                 && gpu.trial.driver_mapped.types & (1 << i) == 0;
@@ -56,7 +56,7 @@ pub(crate) fn memory_heaps(
     }
 }
 
-/// A property that a guest sees differently, what it sees, and why.
+/// A property that a guest sees differently, its value for the guest, and the reason.
 pub(crate) type Reshaped = (&'static str, &'static str, &'static str);
 
 /// The changes that this file and the queries of `physical_device` make to properties and limits.
@@ -198,7 +198,7 @@ pub(crate) struct Withheld {
     pub reason: &'static str,
     /// The feature is absent for guests that see these addresses or fewer.
     most: Addresses,
-    /// A struct that holds it.
+    /// A struct that holds the feature.
     s_type: vk::StructureType,
     /// The offset of the feature in that struct.
     offset: usize,
@@ -208,11 +208,11 @@ const SPARSE: &str = "sparse resources: the queue command that binds their memor
 
 const PROTECTED: &str = "protected memory: no protected queue is offered";
 
-/// The reason that counts where guests see no addresses.
+/// The reason that applies if guests see no addresses.
 const ADDRESSES: &str = "with `--movable` only, where the host lacks `bufferDeviceAddressCaptureReplay` and is no software driver: another worker \
                          could not have the same addresses; `VK_KHR_buffer_device_address` is absent as well";
 
-/// The reason that counts where guests do not see all addresses.
+/// The reason that applies if guests do not see all addresses.
 const EXT_ADDRESSES: &str = "that of `VK_EXT_buffer_device_address`, which is absent as well, with `--movable` only, unless the host is a software \
                              driver: its addresses are not captured";
 
@@ -433,7 +433,7 @@ mod tests {
         let (memfd, dma_buf) = (MemoryBackEnd::Memfd, MemoryBackEnd::DmaBuf);
         // A card of its own, as its types are after shaping: only memory of the host can be mapped.
         assert_eq!(sizes(memfd, 0, &[LOCAL, NONE], &[(false, 0), (false, 1), (true, 1)]), [50, 20]);
-        // What the driver maps is no page of ours.
+        // Memory that the driver maps is no page of ours.
         assert_eq!(sizes(memfd, 0b100, &[LOCAL, NONE], &[(true, 1), (true, 0), (true, 0)]), [50, 20]);
         assert_eq!(sizes(memfd, 0, &[LOCAL, NONE], &[(true, 1), (true, 0), (true, 0)]), [20, 20]);
         // One memory for all.

@@ -1,4 +1,4 @@
-//! The differences between a host and what a guest sees of it, as data: the tables the executor works with, for `docs/features.md`.
+//! The differences between a host's device and the one that a guest sees, as data: the tables that the executor works with, for `docs/features.md`.
 
 use super::absent::{Absent, NOT_SHOWN, UNDECODABLE, WITHHELD};
 use super::extensions::{EMULATED, passed};
@@ -13,7 +13,7 @@ pub struct Shaping {
     pub api_version: (u32, u32, u32),
     /// Extensions that pass where the host has them.
     pub passed: Vec<&'static str>,
-    /// Extensions made here.
+    /// Extensions that the worker emulates.
     pub emulated: Vec<&'static str>,
     /// Extensions that pass and that Mesa's driver shows to no application.
     pub not_shown: &'static [Absent],

@@ -1,8 +1,8 @@
-//! Addresses of buffers that the guest knows (`VK_KHR_buffer_device_address`). It may have written them into memory, so a successor has to
-//! have the same, and takes nothing over if its driver gives others.
+//! Addresses of buffers that the guest knows (`VK_KHR_buffer_device_address`). The guest may have written them into memory, so a successor needs the
+//! same addresses, and takes nothing over if its driver gives others.
 //!
-//! Where the driver can capture and replay addresses, those of all buffers and memory that have one are given to the successor's, before the
-//! command that makes what has it. Else they are the same where memory is mapped at the same place.
+//! If the driver can capture and replay addresses, the successor's driver gets those of all buffers and memory that have one; each address comes
+//! before the command that makes its object. Otherwise addresses are the same if memory is mapped at the same place.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -36,7 +36,7 @@ pub(super) fn save(context: &Context, steps: &mut Vec<Step>) {
 
 /// Returns the step before the command that makes a buffer or memory: its opaque address, if it has one that can be had again.
 ///
-/// Some drivers look for a buffer's in its memory, so one that has no memory has none.
+/// Some drivers look for a buffer's address in its memory, so a buffer without memory has no address.
 pub(super) fn replayed(table: &Table, id: u64, object: &Object) -> Option<Step> {
     let device = object.device.as_deref()?;
     let memory = object.get::<venus::DeviceMemory>().filter(|memory| memory.replays);
@@ -63,7 +63,7 @@ pub(super) fn replayed(table: &Table, id: u64, object: &Object) -> Option<Step> 
 ///
 /// # Errors
 ///
-/// One has another, or is not there.
+/// A buffer has another address, or is missing.
 pub(super) fn compare(context: &Context, all: &[(u64, u64)]) -> Result<(), ContextLost> {
     let table = context.objects.read();
     for (id, wanted) in all {
@@ -88,7 +88,7 @@ fn address(object: &Object, buffer: &BufferFacts) -> Option<u64> {
 /// A question about a buffer whose answer is an address.
 type Question = unsafe extern "system" fn(u64, *const sys::BufferDeviceAddressInfo) -> u64;
 
-/// Returns what a driver's function says of a buffer that has memory.
+/// Returns the answer of a driver's function about a buffer that has memory.
 fn asked(function: Question, device: &Device, object: &Object) -> u64 {
     let info = sys::BufferDeviceAddressInfo {
         s_type: vk::StructureType::BUFFER_DEVICE_ADDRESS_INFO.as_raw(),

@@ -1,4 +1,4 @@
-//! Tests of addresses that a successor has again, on the null driver, which chooses another each time.
+//! Tests of addresses that a successor has again, on the null driver, which chooses another address each time.
 
 use super::step::Step;
 use super::tests::hand_over;
@@ -73,7 +73,7 @@ fn destroy_buffer(world: &World, id: u64) {
     world.execute(&Command::DestroyBuffer(venus::DestroyBuffer { device: DEVICE, buffer }));
 }
 
-/// The guest comes to know the address of a buffer.
+/// Has the guest ask for the address of a buffer.
 fn ask(world: &World, id: u64) {
     let info = venus::BufferDeviceAddressInfo { p_next: &[], buffer: venus::Buffer(id) };
     let ask = venus::GetBufferDeviceAddress { device: DEVICE, p_info: Some(&info) };
@@ -88,7 +88,7 @@ fn replayed(steps: &[Step]) -> Vec<(u64, u64)> {
     all.collect()
 }
 
-/// Memory 10, and buffer 20 bound to it, whose address the guest knows; others have come and gone before.
+/// Makes memory 10, and buffer 20 bound to it, whose address the guest knows; a buffer was made and destroyed before.
 fn make_addressed(world: &World) {
     addressed(world, 19);
     destroy_buffer(world, 19);
@@ -107,7 +107,7 @@ fn a_buffer_and_its_memory_have_the_addresses_that_the_guest_knows() {
     ] {
         let world = world_with(&[features]);
         make_addressed(&world);
-        // Without memory it has no address that a guest could know.
+        // A buffer without memory has no address that a guest could know.
         addressed(&world, 21);
         let (saved, second) = hand_over(&world);
         let replays = replayed(&saved.steps);
@@ -158,7 +158,7 @@ fn only_what_has_an_address_on_a_device_with_addresses_has_it_again() {
     let without = venus::PhysicalDeviceBufferDeviceAddressFeatures { buffer_device_address: 0, ..FEATURES };
     let without = [ChainStruct::PhysicalDeviceBufferDeviceAddressFeatures(&without)];
     for features in [&[][..], &without] {
-        // The driver would panic if it heard of flags or addresses.
+        // The driver would panic if it got flags or addresses.
         let world = world_with(features);
         make_addressed(&world);
         allocate(&world, 11, ADDRESS | CAPTURE_REPLAY, PAGES);
@@ -177,7 +177,7 @@ fn only_what_has_an_address_on_a_device_with_addresses_has_it_again() {
     }
     let (saved, _) = hand_over(&world);
     assert_eq!(replayed(&saved.steps), []);
-    // The guest chooses nothing where the device could.
+    // The guest cannot choose an address, although the device could replay it.
     allocate(&world, 12, ADDRESS | CAPTURE_REPLAY, PAGES);
     let address = buffer(&world, 22, venus::BufferUsageFlags::SHADER_DEVICE_ADDRESS, true);
     assert!(address != 0 && address != 1 << 50);

@@ -1,4 +1,4 @@
-//! Tests on the null driver of the data of pipeline caches: which caches of a successor begin with them, and that they are only ever a help.
+//! Tests on the null driver of the data of pipeline caches: which caches of a successor begin with data, and that data never does harm.
 
 use super::prelude_tests::{ahead_of, pipelines, pipelines_with};
 use super::step::{CacheData, Step};
@@ -52,12 +52,12 @@ fn data(renderer: &Renderer, steps: impl IntoIterator<Item = Step>) -> Vec<(u64,
     steps.into_iter().filter_map(opened).collect()
 }
 
-/// Returns what there is new.
+/// Returns the new data of caches.
 fn new(renderer: &Renderer) -> Option<Vec<(u64, Vec<u8>)>> {
     Some(data(renderer, renderer.save_cache_data()?.into_iter().map(Step::CacheData)))
 }
 
-/// Writes a context down with this data in place of what there is of each cache, changed by `change`, and builds it up elsewhere.
+/// Writes a context down with this data in place of each cache's own, changed by `change`, and builds the context up elsewhere.
 fn handed_over(world: &World, with: &[&[u8]], change: impl Fn(&mut Vec<u8>)) -> Renderer {
     let mut saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
     replace(world, &mut saved.steps, with, change);
@@ -66,7 +66,7 @@ fn handed_over(world: &World, with: &[&[u8]], change: impl Fn(&mut Vec<u8>)) -> 
     successor
 }
 
-/// Replaces the data of each cache by this, and has that changed by `change`.
+/// Replaces the data of each cache by `with`, changed by `change`.
 fn replace(world: &World, steps: &mut [Step], with: &[&[u8]], change: impl Fn(&mut Vec<u8>)) {
     let mut with = with.iter();
     for step in steps {
@@ -137,7 +137,7 @@ fn caches_are_left_behind_that_are_too_large_for_all_together() {
     assert_eq!(sizes(new(&successor).unwrap()), large.len() + 9);
     let successor = handed_over(&world, &[&large, &large, &large], |_| ());
     assert_eq!(sizes(new(&successor).unwrap()), large.len(), "ours before those of the guest's");
-    // With so much in it, it gets no more.
+    // A cache with so much data is not filled further.
     for _ in 0..200 {
         device(&successor).pipeline_caches.note_made(&device(&successor).ash);
     }
@@ -200,7 +200,7 @@ fn what_was_compiled_behind_a_prelude_is_not_compiled_again_either() {
     assert_eq!(data_of(used()), b"ours, more");
     successor.rebuild(&rest.steps, &rest.files_here()).unwrap();
     assert_eq!((used(), data_of(used())), (raw(&successor, 60), b"guest's, more, most".to_vec()));
-    // Data that is not what left the driver is left out.
+    // Data that differs from what the driver gave is left out.
     replace(&world, &mut second, &[b", more", b", more"], |bytes| bytes[0] ^= 1);
     let successor = null::renderer(Arc::new(NoResources));
     successor.rebuild_ahead(&first, &[]).unwrap();
@@ -211,7 +211,7 @@ fn what_was_compiled_behind_a_prelude_is_not_compiled_again_either() {
 #[test]
 fn data_that_a_successor_has_is_not_sent_again() {
     let world = world();
-    // What the second layout was made of has its id before: no part of the prelude makes it, and a pipeline with it.
+    // A part of another layout had the second layout's id before, so no part of the prelude makes this layout, nor a pipeline with it.
     set_layout(&world, 33);
     pipeline_layout(&world, 34, 33);
     super::tests::destroy_set_layout(&world, 33);

@@ -1,7 +1,7 @@
-//! Contents of memory that only the driver uses, which the device itself copies out of one context and into another.
+//! Contents of memory that only the driver uses. The GPU itself copies them out of one context and into another.
 //!
-//! All allocations together are one sequence of bytes, in the order of their ids. Parts of it pass through a memory file that is imported
-//! into each device, however much there is in all.
+//! All allocations together are one sequence of bytes, in the order of their ids. Parts of this sequence pass through a memory file that each device
+//! imports, however many bytes there are in all.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -26,12 +26,12 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Adds the step that says whose contents follow, if there is any memory that only the driver uses and that a successor makes anew, unless it
-/// `has` that already.
+/// Adds the step that lists the allocations whose contents follow: memory that only the driver uses and that a successor makes anew. Allocations that
+/// the successor `has` already are left out; an empty list adds no step.
 ///
 /// # Errors
 ///
-/// Contents of some of it cannot be copied.
+/// Some contents cannot be copied.
 pub(super) fn save(
     context: &Context,
     has: impl Fn(&Object) -> bool,
@@ -60,18 +60,18 @@ pub(super) fn save(
     Ok(())
 }
 
-/// Demands that there are these allocations, and notes that their contents come.
+/// Demands that the context has these allocations, and notes that their contents come.
 ///
 /// # Errors
 ///
-/// One is not there, or is another.
+/// An allocation is missing, or is another one.
 pub(super) fn compare(context: &Context, all: &[(u64, u64)]) -> Result<(), ContextLost> {
     allocations(context, all)?;
     context.restored.are_filled(all.iter().map(|(id, _)| *id));
     Ok(())
 }
 
-/// Returns the step before an allocation whose contents come later; none before another.
+/// Returns the step before an allocation whose contents come later; none for other allocations.
 pub(super) fn filled(id: u64, object: &Object) -> Option<Step> {
     private(object).and_then(Memory::copied_bytes).map(|_| Step::Filled { id })
 }
@@ -121,9 +121,9 @@ fn allocations(context: &Context, all: &[(u64, u64)]) -> Result<Vec<Allocation>,
 
 /// The contents of all memory that only the driver uses, of a context at rest.
 pub struct Contents {
-    /// Copies that were not waited for, the first first.
+    /// Copies that were not waited for, the oldest first.
     running: VecDeque<Vec<(Arc<Device>, Running)>>,
-    // Behind what is made of it, in the order in which they are dropped.
+    // Declared behind `running`, so that the copies are dropped before the pages that they use.
     staging: Vec<Staging>,
     allocations: Vec<Allocation>,
 }
@@ -137,7 +137,7 @@ struct Staging {
 }
 
 impl Contents {
-    /// Returns the contents that a snapshot with these steps has, of the context that was saved or that was rebuilt; none if there are none.
+    /// Returns the contents that belong to a snapshot with these steps, in the saved or the rebuilt context; none if there are none.
     ///
     /// # Errors
     ///
@@ -153,11 +153,11 @@ impl Contents {
         self.allocations.last().map_or(0, |last| last.place.end)
     }
 
-    /// Makes the first `bytes` of a file what contents pass through from now on.
+    /// Makes contents pass through the first `bytes` of a file from now on.
     ///
     /// # Errors
     ///
-    /// The file is not as large, or a driver does not take it.
+    /// The file is smaller, or a driver does not import it.
     pub fn stage(&mut self, file: &Arc<MemoryFile>, bytes: u64) -> Result<(), ContextLost> {
         self.staging.clear();
         for allocation in &self.allocations {
@@ -172,7 +172,7 @@ impl Contents {
         Ok(())
     }
 
-    /// Begins to copy these of the bytes out of the allocations, to where `staged_at` is in the file.
+    /// Begins to copy these bytes out of the allocations, to offset `staged_at` of the file.
     ///
     /// # Errors
     ///
@@ -181,7 +181,7 @@ impl Contents {
         self.start(&bytes, staged_at, Way::Out)
     }
 
-    /// Begins to copy these of the bytes into the allocations, from where `staged_at` is in the file.
+    /// Begins to copy these bytes into the allocations, from offset `staged_at` of the file.
     ///
     /// # Errors
     ///
@@ -190,7 +190,7 @@ impl Contents {
         self.start(&bytes, staged_at, Way::In)
     }
 
-    /// Waits until the copy has ended that was begun first of those that were not waited for.
+    /// Waits until the oldest copy that was not waited for has ended.
     ///
     /// # Errors
     ///
@@ -199,7 +199,7 @@ impl Contents {
         let Some(copies) = self.running.pop_front() else { return Ok(()) };
         let mut outcome = Ok(());
         for (device, running) in copies {
-            // There is a queue, as something runs on it.
+            // There is a queue, as a copy runs on it.
             outcome =
                 outcome.and(device.own_queue().map_or(Ok(()), |queue| queue.finish(&device.ash, running)));
         }
@@ -243,7 +243,7 @@ impl Contents {
 
 impl Drop for Contents {
     fn drop(&mut self) {
-        // Before what is copied through, whatever has failed.
+        // The copies end before the pages are dropped, whatever has failed.
         while !self.running.is_empty() {
             let _ = self.finish();
         }
@@ -255,7 +255,7 @@ fn not_copied(why: vk::Result) -> ContextLost {
 }
 
 impl Allocation {
-    /// Returns the part of the allocation that is among these bytes, of which the first is staged there.
+    /// Returns the part of the allocation that lies among these bytes; the first of the bytes is staged at `staged_at`.
     fn part(&self, bytes: &Range<u64>, staged_at: u64) -> Staged {
         let start = self.place.start.max(bytes.start);
         let size = self.place.end.min(bytes.end) - start;

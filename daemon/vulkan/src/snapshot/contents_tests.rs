@@ -1,4 +1,4 @@
-//! Tests of contents on the null driver, whose memory contains something here.
+//! Tests of contents on the null driver, whose memory has contents here.
 
 use super::*;
 use crate::Renderer;
@@ -38,7 +38,7 @@ fn raw(renderer: &Renderer, id: u64) -> u64 {
 fn world() -> World {
     let world = World::with_own_queue();
     world.create_device(OTHER_DEVICE);
-    // A size that is no number of pages.
+    // A size that is no multiple of a page.
     allocate(&world, DEVICE, 12, PAGE - 100, PRIVATE);
     allocate(&world, DEVICE, 11, SIZE, PAGES);
     allocate(&world, OTHER_DEVICE, 13, SIZE, PRIVATE);
@@ -82,7 +82,7 @@ fn contents_of_several_devices_pass_through_slots_that_divide_no_allocation_even
     for start in (0..all).step_by(slot as usize) {
         let (part, at) = (start..all.min(start + slot), start / slot % 2 * slot);
         old.read(part.clone(), at).unwrap();
-        // Each with two at a time.
+        // Old and new context each have up to two copies at a time.
         if start > 0 {
             old.finish().unwrap();
             new.write(ahead, ahead_at).unwrap();
@@ -92,7 +92,7 @@ fn contents_of_several_devices_pass_through_slots_that_divide_no_allocation_even
     }
     old.finish().unwrap();
     new.write(ahead, ahead_at).unwrap();
-    // Its drop waits.
+    // The drop waits for the last copy.
     drop(new);
     let mut begin = 0;
     for (id, size) in ALL {
@@ -178,7 +178,7 @@ fn memory_that_cannot_be_copied_is_known_before() {
     drop(world);
     let world = World::with_own_queue();
     drop(world.allocate_of(10, &[], SIZE, PRIVATE));
-    // Who can be rebuilt elsewhere depends on that as well.
+    // Whether the device can copy matters for the successor, too.
     let saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
     let second = null::renderer(Arc::new(NoResources));
     second.rebuild(&comparable(&saved.steps), &saved.files_here()).unwrap();

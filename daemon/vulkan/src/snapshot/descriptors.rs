@@ -1,7 +1,7 @@
 //! The contents of descriptor sets, as commands that write them.
 //!
-//! A descriptor that names an object which is gone is left out, as nothing may use it any more. An id may be another object's by now: then it
-//! is written as if it named that one, with all checks.
+//! A descriptor that names a destroyed object is left out, as no command may use the descriptor any more. If another object has the id by now, the
+//! descriptor is written as if it named that object, with all checks.
 
 use super::saved::NotMovable;
 use super::step::Step;
@@ -27,11 +27,11 @@ const WRITES: usize = 64;
 /// The bytes after which another step is begun.
 const STEP: usize = 64 << 10;
 
-/// Adds the steps that write it, behind those that make the objects.
+/// Adds the steps that write the descriptors, behind the steps that make the objects.
 ///
 /// # Errors
 ///
-/// None: all of it is kept.
+/// None: all descriptors are kept.
 pub(super) fn save(context: &Context, steps: &mut Vec<Step>) -> Result<(), NotMovable> {
     let devices = context.objects.ids(ObjectType::DEVICE).into_iter().map(venus::Device);
     let devices: Vec<_> = devices.filter_map(|id| Some((id, context.objects.shared(id).ok()?))).collect();
@@ -79,7 +79,7 @@ enum Values {
     Bytes(Vec<u8>),
 }
 
-/// Splits what a set holds into pieces that can be written again.
+/// Splits the descriptors of a set into pieces that can be written again.
 fn pieces(context: &Context, id: venus::DescriptorSet, set: &DescriptorSet) -> Vec<Piece> {
     let mut pieces = Vec::new();
     // The table is locked behind the pool.
@@ -121,7 +121,7 @@ fn push_runs(objects: &Table, binding: &Binding, held: &[Descriptor], pieces: &m
 }
 
 impl Values {
-    /// Adds others of the same form, unless there are enough already.
+    /// Adds values of the same form, unless there are enough already. Returns whether they were added.
     fn add(&mut self, more: &Self) -> bool {
         match (self, more) {
             (Self::Images(all), Self::Images(more)) if all.len() < WRITE => all.extend(more),
@@ -142,7 +142,7 @@ impl Values {
     }
 }
 
-/// Returns one descriptor as it is written, without what its type ignores; none if there is nothing, or an object is gone.
+/// Returns one descriptor as it is written, without the fields that its type ignores; none if it is empty, or an object is gone.
 fn value(objects: &Table, binding: &Binding, descriptor: &Descriptor) -> Option<Values> {
     let image = |with_sampler: bool, with_view: bool| {
         let mut info = descriptor.image();
@@ -176,7 +176,7 @@ fn value(objects: &Table, binding: &Binding, descriptor: &Descriptor) -> Option<
     }
 }
 
-/// Returns whether an object lives, or none is named (`nullDescriptor`).
+/// Returns whether an object is alive, or the handle names none (`nullDescriptor`).
 fn is_there(objects: &Table, handle: impl Handle) -> bool {
     handle.id() == 0 || objects.get(handle).is_ok()
 }

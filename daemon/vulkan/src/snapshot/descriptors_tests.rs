@@ -1,4 +1,4 @@
-//! Tests of [`super::save`]: what was written into sets is written again, and written down again as it was.
+//! Tests of [`super::save`]: descriptors are written into sets again, and then written down again as they were.
 
 use super::*;
 use crate::snapshot::world_for_tests::{DEVICE, World};
@@ -74,7 +74,7 @@ fn saved(world: &World) -> Vec<Step> {
     steps
 }
 
-/// Saves, does it in another context, and saves that: it is the same. Returns the writes: set, binding, element, type, and what they write.
+/// Saves, replays the steps in another context and saves it: both are the same. Returns the writes: set, binding, element, type, and values.
 fn moved(one: &World, other: &World) -> Vec<(u64, u32, u32, i32, Vec<u64>)> {
     let steps = saved(one);
     other.replay(&steps);
@@ -170,7 +170,7 @@ fn what_was_written_last_is_written_again() {
     create(&other);
     assert!(saved(&one).is_empty());
     let [a, b, c, d] = BUFFERS;
-    // Over the end of the first binding; then some of it again.
+    // Writes over the end of the first binding, and then a part of this range again.
     write(&one, SETS[0], 0, 1, &[a, b, c]);
     write(&one, SETS[0], 1, 1, &[d]);
     write_samplers(&one, 4, &SAMPLERS);
@@ -268,7 +268,7 @@ fn what_names_an_object_that_is_gone_is_left_out_and_so_are_sets_that_are_gone()
     write(&one, SETS[0], 1, 0, &[a, b, c]);
     write(&one, SETS[1], 1, 0, &[c]);
     one.destroy_buffer(b);
-    // The id is used again for something else, which a hostile guest may do.
+    // The id is used again for another object, which a hostile guest may do.
     let info = venus::SamplerCreateInfo::default();
     let p_sampler = Some(&venus::Sampler(b.0));
     one.run(&[Command::CreateSampler(venus::CreateSampler {

@@ -8,20 +8,20 @@ use std::time::{Duration, Instant};
 /// Time between two looks at the queues.
 const LOOK_EVERY: Duration = Duration::from_millis(1);
 
-/// The number of looks in a row at which nothing could go on, after which nothing can: what one queue waits for may have completed on another
-/// between looks at the two.
+/// The number of consecutive looks at which no queue could go on, after which the queues count as stuck. A queue may seem stuck for one look, if the
+/// submission that it waits for completes on another queue between the looks at the two.
 const LOOKS: u32 = 10;
 
-/// Waits until everything has completed that was submitted. Nothing is submitted meanwhile, but what a scheduler grants.
+/// Waits until all submitted work has completed. Meanwhile nothing is submitted but the work that a scheduler grants.
 ///
 /// # Errors
 ///
-/// It has not completed in the time of `patience`, or cannot complete, as it waits for what is not signalled yet.
+/// The work has not completed in the time of `patience`, or cannot complete, as it waits for a semaphore that is not signalled yet.
 pub(crate) fn drain(context: &Context, patience: Duration) -> Result<(), NotMovable> {
     let (start, mut stuck) = (Instant::now(), 0);
     loop {
         let queues = context.timelines.all();
-        // They wait for each other.
+        // Queues wait for each other.
         queues.iter().for_each(|queue| queue.refresh());
         let pending =
             queues.iter().map(|queue| queue.standing()).filter(|standing| *standing != Standing::Idle);

@@ -54,7 +54,7 @@ fn fill_all(renderer: &Renderer) {
     contents.finish().unwrap();
 }
 
-/// Has the device write into all private memory, and returns what there is then of each.
+/// Has the device write into all private memory, and returns the contents of each allocation.
 fn fill(renderer: &Renderer) -> [Vec<u8>; 2] {
     fill_all(renderer);
     seen(renderer)
@@ -105,7 +105,7 @@ fn a_successor_has_memory_before_its_predecessor_rests() {
     drop(world.allocate_of(13, &[ChainStruct::MemoryAllocateFlagsInfo(&ADDRESSED)], SIZE, PRIVATE));
     drop(world.allocate_of(14, &[], SIZE, PRIVATE));
     let save = |so_far: &Prelude, carry| world.renderer.save_prelude(so_far, carry).unwrap();
-    // The first part has none: it is not known yet whether the driver is the same.
+    // The first part has no memory: it is not known yet whether the driver is the same.
     let (first, prelude) = save(&Prelude::default(), Carry::Copied);
     assert!(first.files.is_empty());
     let (second, prelude) = save(&prelude, Carry::HandedOver);
@@ -118,9 +118,9 @@ fn a_successor_has_memory_before_its_predecessor_rests() {
     successor.rebuild_ahead(&second.steps, &second.files_here()).unwrap();
     assert!(successor.is_at_home());
     let imports = null::imports();
-    // What has gone meanwhile goes there, too, and another may have its id. What is written meanwhile is seen.
+    // Memory that is freed meanwhile is freed in the successor, too, and other memory may have its id. The successor sees later writes.
     world.free(14);
-    // The driver's memory is kept, and given again.
+    // The pool keeps the driver's memory, and gives it out again.
     drop(world.allocate_of(14, &[], SIZE, PRIVATE));
     fill_all(&world.renderer);
     let rest = world.renderer.save(&prelude, Carry::HandedOver).unwrap();
@@ -131,7 +131,7 @@ fn a_successor_has_memory_before_its_predecessor_rests() {
     assert_eq!(seen(&successor), seen(&world.renderer));
     let whole = |renderer: &Renderer| {
         let saved = renderer.save(&Prelude::default(), Carry::HandedOver).unwrap();
-        // In another order.
+        // The steps have another order.
         let of_all = |step: &Step| matches!(step, Step::Objects(_) | Step::Addresses(_) | Step::Contents(_));
         (ids(&saved), comparable(&saved.steps).into_iter().filter(of_all).collect::<Vec<_>>())
     };
@@ -224,8 +224,8 @@ fn nothing_is_given_away_that_an_image_or_a_hostile_snapshot_must_not_have() {
     assert!(!is_exported(&world.allocate_of(14, &[], 3 * SIZE, PRIVATE)));
 }
 
-/// A context on a device whose addresses can be had again, with private memory 10 that has an address, buffer 20 that is bound to it and has one as well,
-/// and private memory 12 without one.
+/// A context on a device whose addresses can be had again. Private memory 10 has an address, and so has buffer 20, which is bound to it; private memory
+/// 12 has none.
 fn addressed() -> World {
     let world = World::that_exports();
     world.execute(&Command::DestroyDevice(venus::DestroyDevice { device: DEVICE }));
@@ -293,7 +293,7 @@ fn memory_with_an_address_is_made_ahead_and_filled_when_its_predecessor_rests() 
         match goes {
             "its memory" => {
                 world.free(10);
-                // Another takes its place when it is free.
+                // Other memory takes its place when it is free.
                 let with_address = [ChainStruct::MemoryAllocateFlagsInfo(&ADDRESSED)];
                 drop(world.allocate_of(15, &with_address, SIZE, PRIVATE));
             }
@@ -378,7 +378,7 @@ fn a_descriptor_is_deposited_once_and_taken_back_when_its_memory_is_freed() {
     assert_eq!(names(&save()), names(&saved));
     let next = successor(&saved, |_| ()).unwrap();
     assert_eq!(seen(&next), before);
-    // What was imported is deposited again, for the next.
+    // Imported memory is deposited again, for the next successor.
     let again = next.save(&Prelude::default(), Carry::Deposited).unwrap();
     assert!(names(&again).iter().filter(|name| deposited(name)).all(|name| !names(&saved).contains(name)));
     assert_eq!(seen(&successor(&again, |_| ()).unwrap()), before);
@@ -402,7 +402,7 @@ fn an_allocation_waits_for_what_is_being_closed_where_the_driver_finds_no_memory
     world.execute(&Command::AllocateMemory(allocate));
     assert!(world.renderer.context().objects.shared(venus::DeviceMemory(14)).is_err());
     assert_eq!(null::closings(), closings + 1);
-    // A successor has nobody to ask: it is ended if the driver finds no memory for it.
+    // A successor that is being built up does not wait for descriptors to be closed: it is ended if the driver finds no memory for it.
     let saved = world.renderer.save(&Prelude::default(), Carry::HandedOver).unwrap();
     null::be_scarce(1);
     assert!(successor(&saved, |_| ()).is_err());

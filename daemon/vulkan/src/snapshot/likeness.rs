@@ -1,6 +1,6 @@
-//! The look of a GPU for programs, apart from what names it: its UUIDs, its place, and the version of its driver.
+//! The look of a GPU for programs, without its identity: UUIDs, place, and the version of its driver.
 //!
-//! A program asks once and relies on it from then on. So a context goes on only on a GPU of which it would have seen the same.
+//! A program asks once and relies on the answers from then on. So a context goes on only on a GPU that would have given the same answers.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -19,17 +19,17 @@ use protocol::venus::generated::{self as venus, EXTENSIONS};
 use protocol::venus::wire::Encode;
 use std::ptr;
 
-/// Bytes of the arena for structs as guests see them, of which none has another below it.
+/// Bytes of the arena for structs as guests see them. None of these structs points to another.
 const ARENA_BYTES: usize = 4096;
 
-/// Returns what the GPU of a `VkPhysicalDevice` is like.
+/// Returns the likeness and the identity of the GPU of a `VkPhysicalDevice`.
 pub(super) fn like(object: &Object) -> Option<(Likeness, Identity)> {
     let physical = object.get::<venus::PhysicalDevice>()?;
     let (instance, handle) = (&physical.instance.ash, physical.handle);
     Some((likeness(instance, handle), identity(instance, handle)))
 }
 
-/// Returns which GPU it is, and which driver.
+/// Returns the identity of a GPU and of its driver.
 fn identity(instance: &ash::Instance, handle: vk::PhysicalDevice) -> Identity {
     let mut ids = vk::PhysicalDeviceIDProperties::default();
     let mut properties = vk::PhysicalDeviceProperties2::default().push_next(&mut ids);
@@ -42,7 +42,7 @@ fn identity(instance: &ash::Instance, handle: vk::PhysicalDevice) -> Identity {
 ///
 /// # Errors
 ///
-/// One is not, or is not there.
+/// A GPU is not as it was, or is missing.
 pub(super) fn compare(context: &Context, all: &[(u64, Likeness, Identity)]) -> Result<(), ContextLost> {
     let table = context.objects.read();
     for (id, before, identity) in all {
@@ -57,7 +57,7 @@ pub(super) fn compare(context: &Context, all: &[(u64, Likeness, Identity)]) -> R
     Ok(())
 }
 
-/// Returns what a GPU is like.
+/// Returns the likeness of a GPU.
 pub(crate) fn likeness(instance: &ash::Instance, handle: vk::PhysicalDevice) -> Likeness {
     // SAFETY: `handle` comes from this live instance, here and below.
     let properties = unsafe { instance.get_physical_device_properties(handle) };
@@ -80,7 +80,7 @@ pub(crate) fn likeness(instance: &ash::Instance, handle: vk::PhysicalDevice) -> 
     }
 }
 
-/// The number of the memory types. How much there is of each may differ.
+/// Returns a number for the memory types and heaps. The size of each heap may differ.
 fn memory(instance: &ash::Instance, handle: vk::PhysicalDevice) -> u64 {
     let memory = host_memory(instance, handle);
     let types = memory.memory_types_as_slice().iter();
@@ -88,7 +88,7 @@ fn memory(instance: &ash::Instance, handle: vk::PhysicalDevice) -> u64 {
     number_of(types.chain(memory.memory_heaps_as_slice().iter().map(|heap| heap.flags.as_raw())))
 }
 
-/// The number of the queue families.
+/// Returns a number for the queue families.
 fn families(instance: &ash::Instance, handle: vk::PhysicalDevice) -> u64 {
     // SAFETY: the handle is live.
     let families = unsafe { instance.get_physical_device_queue_family_properties(handle) };
@@ -99,7 +99,7 @@ fn families(instance: &ash::Instance, handle: vk::PhysicalDevice) -> u64 {
     }))
 }
 
-/// The number of the features of Vulkan itself.
+/// Returns a number for the features of Vulkan itself.
 fn features(instance: &ash::Instance, handle: vk::PhysicalDevice, version: u32) -> u64 {
     let mut of_1_1 = vk::PhysicalDeviceVulkan11Features::default();
     let mut of_1_2 = vk::PhysicalDeviceVulkan12Features::default();
@@ -133,21 +133,21 @@ fn features(instance: &ash::Instance, handle: vk::PhysicalDevice, version: u32) 
     number(&to.into_bytes())
 }
 
-/// Appends a struct of the host as it goes to guests, without what is chained to it: unlike the bytes of a struct of C, that has no gaps.
+/// Appends a struct of the host as it goes to guests, without the structs chained to it. Unlike the bytes of a C struct, this encoding has no gaps.
 fn encode<'a, T: Raise<'a> + Default + Encode>(host: &T::Sys, arena: &'a Arena, to: &mut Writer<'_>) {
     if let Ok(value) = T::default().raise(host, arena) {
         value.encode(to);
     }
 }
 
-/// A number that differs where the bytes do.
+/// Returns a number that differs if the bytes differ.
 fn number(bytes: &[u8]) -> u64 {
     let hash = blake3::hash(bytes);
     let (first, _) = hash.as_bytes().split_first_chunk().expect("a hash is longer than a number");
     u64::from_le_bytes(*first)
 }
 
-/// The number of some words.
+/// Returns a number for some words.
 fn number_of(words: impl IntoIterator<Item = u32>) -> u64 {
     number(&words.into_iter().flat_map(u32::to_le_bytes).collect::<Vec<_>>())
 }

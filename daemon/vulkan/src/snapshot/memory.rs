@@ -1,4 +1,4 @@
-//! Memory: the file of each allocation, and what buffers and images are bound to.
+//! Memory: the file of each allocation, and the memory that buffers and images are bound to.
 
 use super::saved::{Carry, NotMovable, Saved, SavedFile};
 use super::step::Step;
@@ -26,8 +26,8 @@ pub(super) struct Live<'t> {
     pub object: &'t Object,
 }
 
-/// Returns the step before an allocation: the file that it is made of, which joins those of the snapshot if it is new. There is none before
-/// memory that only the driver uses, and that a successor makes anew.
+/// Returns the step before an allocation: it names the file that the allocation is made of, and a new file joins those of the snapshot. There is no
+/// step before memory that only the driver uses and that a successor makes anew.
 ///
 /// # Errors
 ///
@@ -62,7 +62,7 @@ pub(super) fn step(
     Ok(Some(Step::Memory { id, file: index, size, address, shown: context.pool.shown(memory) }))
 }
 
-/// Deposits the descriptors of all memory that a successor takes as it is. Then a snapshot that has them deposited takes little time, as few are missing.
+/// Deposits the descriptors of all memory that a successor takes as it is. A later snapshot then takes little time, as few deposits are missing.
 pub(crate) fn deposit_all(context: &Context) {
     let is_new = |object: &Object| match object.get::<venus::DeviceMemory>().map(|memory| &memory.made) {
         Some(Made::Private { exported: Some(_), deposit, .. }) => deposit.lock().is_none(),
@@ -71,7 +71,7 @@ pub(crate) fn deposit_all(context: &Context) {
     let new: Vec<u64> =
         context.objects.read().objects().filter_map(|(id, object, _)| is_new(object).then_some(id)).collect();
     for id in new {
-        // Commands go on meanwhile, between two allocations.
+        // The table is unlocked between two allocations, so that commands go on.
         let table = context.objects.read();
         let Ok(object) = table.get(venus::DeviceMemory(id)) else { continue };
         let memory = object.get::<venus::DeviceMemory>().filter(|memory| refill::is_possible(object, memory));
@@ -105,10 +105,10 @@ fn exported(
     Ok(Some(Step::Exported { id, file: saved.files.len() as u32 - 1 }))
 }
 
-/// Returns descriptors of all memory that a successor can have while this context goes on, beside what it `has` of that already, by the places of the
-/// allocations in the order of creation. Memory with an address, which the successor makes anew, is among it if the GPU has enough to spare: it is there
-/// twice until it is filled. Memory for one image or buffer is not, even where the driver does not insist on that, as the image or buffer has to be there
-/// first.
+/// Returns descriptors of all memory that a successor can have while this context goes on, without the memory that it `has` already, by the places of the
+/// allocations in the order of creation. Memory with an address, which the successor makes anew, is included if the GPU has enough to spare: this memory
+/// exists twice until the successor's is filled. Memory for one image or buffer is not included, even if the driver does not insist on such memory, as
+/// the image or buffer has to be made first.
 pub(super) fn descriptors(
     context: &Context,
     has: impl Fn(&Object) -> bool,
@@ -128,7 +128,7 @@ pub(super) fn descriptors(
     let may_be_twice = twice.is_to_spare();
     let (mut all, mut arena) = (FxHashMap::default(), context.arena(0));
     for (id, serial, _) in new.into_iter().filter(|(.., is_twice)| may_be_twice || !is_twice) {
-        // Commands go on meanwhile, between two allocations.
+        // The table is unlocked between two allocations, so that commands go on.
         let table = context.objects.read();
         let Ok(object) = table.get(venus::DeviceMemory(id)) else { continue };
         let memory = object.get::<venus::DeviceMemory>().filter(|_| object.usage.serial() == serial);
@@ -153,7 +153,7 @@ fn is_for_one(object: &Object, arena: &mut Arena) -> bool {
     created_by.is_none_or(|created_by| decoded(created_by, arena, names_one).unwrap_or(true))
 }
 
-/// Returns the deposit of an allocation, which is made if there is none; none if the driver makes no descriptor.
+/// Returns the deposit of an allocation, and makes it if there is none yet; returns none if the driver makes no descriptor.
 fn deposited(context: &Context, (id, object): (u64, &Object), memory: &Memory) -> Option<DepositId> {
     let Made::Private { exported: Some(_), deposit, .. } = &memory.made else { return None };
     let mut deposit = deposit.lock();
@@ -163,7 +163,7 @@ fn deposited(context: &Context, (id, object): (u64, &Object), memory: &Memory) -
     deposit.as_ref().map(|deposit| deposit.id)
 }
 
-/// Returns a descriptor of memory that the driver gives away; none if it makes none.
+/// Returns a descriptor of memory that the driver gives away; none if the driver makes no descriptor.
 fn descriptor((id, object): (u64, &Object), memory: &Memory) -> Option<Arc<MemoryFile>> {
     let Made::Private { exported: Some(exported), .. } = &memory.made else { return None };
     if let Exported::Imported(file) = exported {
@@ -174,14 +174,14 @@ fn descriptor((id, object): (u64, &Object), memory: &Memory) -> Option<Arc<Memor
     Some(Arc::new(MemoryFile::new(made.inspect_err(said).ok()?, Piece::uncounted())))
 }
 
-/// Returns whether a buffer or image is bound to memory that is there still.
+/// Returns whether a buffer or image is bound to memory that still exists.
 pub(super) fn is_bound(table: &Table, object: &Object) -> bool {
     let image = object.get::<venus::Image>().and_then(|image| image.bound.lock()[0]);
     let bound = object.get::<venus::Buffer>().and_then(|buffer| buffer.bound()).or(image);
     bound.is_some_and(|bound| bound.is_to_live(table))
 }
 
-/// Returns the commands that bind buffers and images to memory that is there still, with their places in the order of all.
+/// Returns the commands that bind buffers and images to memory that still exists, with their places in the order of all.
 ///
 /// # Errors
 ///
@@ -193,7 +193,7 @@ pub(super) fn bindings<'t>(
     let mut all = Vec::new();
     for Live { id, device, object } in objects {
         let device = venus::Device(device);
-        // One that can only be destroyed may not have been bound.
+        // An object that can only be destroyed may not have been bound.
         if table.is_only_destroyed(id) {
             continue;
         }

@@ -1,25 +1,24 @@
-//! A context at rest, written down so that another process can build it up again (*snapshot*), and that rebuilding.
+//! Snapshots: a context at rest is written down so that another process can build it up again (*rebuilding*).
 //!
-//! A snapshot is a list of steps and a list of memory files. Most steps are commands as the guest encoded them, or commands like them: a
-//! successor executes them as it executes the guest's, with the same checks. Nothing is executed and nothing submitted while a snapshot is
-//! made.
+//! A snapshot is a list of steps and a list of memory files. Most steps are commands as the guest encoded them, or commands like them. A successor
+//! executes these commands as it executes the guest's, with the same checks. While a snapshot is made, the context executes and submits nothing.
 //!
 //! | module | is |
 //! | --- | --- |
-//! | `step` | what a snapshot consists of |
+//! | `step` | the steps of which a snapshot consists |
 //! | `saved` | a snapshot, or why there is none |
 //! | `drain` | the wait until nothing that was submitted is pending |
-//! | `synthesis` | commands that no guest sent, and what commands of guests have made |
-//! | `prelude` | what a successor makes before its predecessor rests |
+//! | `synthesis` | commands that no guest sent, and the objects that commands of guests have made |
+//! | `prelude` | objects that a successor makes before its predecessor rests |
 //! | `objects` | objects, those alive and those that others were made of, in the order of their creation |
-//! | `likeness` | what GPUs are like |
-//! | `memory` | memory files, memory that a driver gives away, and what buffers and images are bound to |
-//! | `contents` | contents of memory that only the driver uses and that stays behind |
+//! | `likeness` | the look of GPUs for programs |
+//! | `memory` | memory files, memory that a driver gives away, and the memory that buffers and images are bound to |
+//! | `contents` | contents of memory that only the driver uses and that the successor does not take over |
 //! | `addresses` | addresses of buffers that the guest knows |
-//! | `state` | what objects have become since they were created: fences, semaphores, events; and failures |
-//! | `descriptors` | what descriptor sets hold |
+//! | `state` | states that fences, semaphores and events have reached since their creation; and failures |
+//! | `descriptors` | the contents of descriptor sets |
 //! | `queries` | results of queries that are available |
-//! | `recordings` | what command buffers have recorded |
+//! | `recordings` | the recordings of command buffers |
 //! | `rebuild` | the steps, done one after the other |
 
 mod addresses;
@@ -60,12 +59,12 @@ pub use prelude::Prelude;
 pub(crate) use rebuild::{rebuild, rebuild_ahead};
 pub use saved::{Carry, NotMovable, Saved, SavedFile};
 
-/// Writes a context down for a successor that has made what is in the `prelude`. Nothing of it is executed meanwhile, and nothing that was
-/// submitted is pending.
+/// Writes a context down for a successor that has made the objects in the `prelude`. Meanwhile the context executes nothing, and no submission of it
+/// is pending.
 ///
 /// # Errors
 ///
-/// Something of it cannot be had again by a successor.
+/// A successor cannot make a part of the context again.
 pub(crate) fn save(context: &Context, prelude: &Prelude, carry: Carry) -> Result<Saved, NotMovable> {
     if !context.retired.flush_idle() {
         return Err(NotMovable::for_now("objects that the program has destroyed are in use"));
@@ -75,7 +74,7 @@ pub(crate) fn save(context: &Context, prelude: &Prelude, carry: Carry) -> Result
     }
     context.pool.flush();
     if carry != Carry::Deposited {
-        // Or the next successor would need a third copy. A checkpoint is followed by none, and the program waits for it.
+        // Otherwise the next successor would need a third copy. A checkpoint starts no successor, and the program waits for it.
         context.given_up.finish();
     }
     context.timelines.all().iter().for_each(|queue| queue.refresh());
@@ -86,7 +85,7 @@ pub(crate) fn save(context: &Context, prelude: &Prelude, carry: Carry) -> Result
     objects::save(context, prelude, &mut saved)?;
     state::save_before(context, &mut saved.steps)?;
     descriptors::save(context, &mut saved.steps)?;
-    // Before recordings: those that reset queries then know of their results.
+    // Before recordings: a recording that resets queries then knows of their results.
     let available = queries::save(context, &mut saved.steps)?;
     recordings::save(context, &available, &mut saved.steps)?;
     state::save_after(context, &mut saved.steps);

@@ -1,4 +1,4 @@
-//! Tests of what guests of a movable VM are offered, on the null driver: their contexts can be written down whatever they make of it.
+//! Tests of the devices that guests of a movable VM are offered, on the null driver: a context can be written down, however it uses them.
 
 use super::{Carry, Prelude};
 use crate::Renderer;
@@ -17,14 +17,14 @@ fn has_device(world: &World, device: venus::Device) -> bool {
     world.renderer.context().objects.read().get(device).is_ok()
 }
 
-/// Makes the world's device anew with so many queues of each family, and memory of the GPU.
+/// Makes the world's device anew, with so many queues of each family, and allocates memory of the GPU.
 fn with_queues(world: &World, queues: &[u32]) {
     world.execute(&Command::DestroyDevice(venus::DestroyDevice { device: DEVICE }));
     world.create_device_of(DEVICE, &[], queues);
     drop(world.allocate_of(10, &[], SIZE, PRIVATE));
 }
 
-/// Copies what memory 10 contains into a context that is built up of the same steps.
+/// Copies the contents of memory 10 into a context that is built up of the same steps.
 fn hand_over(world: &World, to: &Renderer) {
     let saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
     to.rebuild(&comparable(&saved.steps), &saved.files_here()).unwrap();

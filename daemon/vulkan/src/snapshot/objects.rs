@@ -1,7 +1,7 @@
-//! Objects: those alive, and those that are gone and that others were made of, in the order of their creation.
+//! Objects in the order of their creation: those alive, and destroyed ones that others were made of.
 //!
-//! What is gone is made again as well, and destroyed behind the last that was made of it: then its id may be another's. So nothing is there at
-//! any time of a rebuilding that was not there at the same time of the context's life.
+//! A successor makes these destroyed objects again, and destroys each behind the last object that was made of it, so that another object may have its
+//! id. So a rebuilding never has an object that the context did not have at the same time of its life.
 
 use super::prelude::{Prelude, Split, destroy};
 use super::saved::{Carry, NotMovable, Saved};
@@ -19,8 +19,8 @@ use rustc_hash::{FxHashMap, FxHashSet};
 use std::borrow::Cow;
 use std::sync::Arc;
 
-/// Bytes of the data of pipeline caches that are written down behind a prelude while the program is paused, at most. A program whose caches have more
-/// has what it has compiled since compiled once more.
+/// The most bytes of pipeline cache data that are written down behind a prelude while the program is paused. If a program's caches have more, the
+/// successor's driver compiles again what the program has compiled since the prelude.
 const CACHE_DATA_AT_REST: usize = 8 << 20;
 
 /// An object that has to be made.
@@ -30,7 +30,7 @@ pub(super) struct Wanted<'t> {
     pub usage: Arc<Usage>,
     /// The encoding of the command that makes it.
     bytes: Cow<'t, [u8]>,
-    /// The identity of its command, if that makes several objects.
+    /// The identity of its command, if this command makes several objects.
     pub command: Option<usize>,
     /// The object, if it is alive.
     pub object: Option<&'t Object>,
@@ -38,14 +38,14 @@ pub(super) struct Wanted<'t> {
     pub device: u64,
 }
 
-/// Something that a rebuilding does, at its place in the order of all.
+/// An action of a rebuilding, with its place in the order of all actions.
 struct Event {
     serial: u64,
     does: Does,
 }
 
 enum Does {
-    /// Makes these of the wanted objects by one command.
+    /// Makes these wanted objects by one command.
     Make(Vec<usize>),
     /// Executes a command of ours.
     Bind(Vec<u8>),
@@ -55,7 +55,7 @@ enum Does {
 ///
 /// # Errors
 ///
-/// Something cannot be made again.
+/// An object cannot be made again.
 pub(super) fn save(context: &Context, prelude: &Prelude, saved: &mut Saved) -> Result<(), NotMovable> {
     let caches = match saved.carry {
         Carry::Deposited => Vec::new(),
@@ -68,11 +68,11 @@ pub(super) fn save(context: &Context, prelude: &Prelude, saved: &mut Saved) -> R
     save_these((context, &table), missing, &there, saved)
 }
 
-/// Adds the steps that make these objects, which may be made of others that are there.
+/// Adds the steps that make these objects, which may be made of objects that the successor has already.
 ///
 /// # Errors
 ///
-/// Something cannot be made again.
+/// An object cannot be made again.
 pub(super) fn save_these(
     (context, table): (&Context, &Table),
     objects: Vec<Wanted<'_>>,
@@ -146,14 +146,14 @@ fn make(
 /// Objects that are there already.
 pub(super) type There = FxHashSet<*const Usage>;
 
-/// Pairs of indices: an object, and one that it is made of.
+/// Pairs of indices: an object, and another that it is made of.
 pub(super) type Needs = Vec<(usize, usize)>;
 
-/// Returns these objects, behind them all that is not there and that they are made of, and which is made of which.
+/// Returns these objects and, behind them, all missing objects that they are made of; also returns which object is made of which.
 ///
 /// # Errors
 ///
-/// Something cannot be made again.
+/// An object cannot be made again.
 pub(super) fn with_lineage<'t>(
     table: &Table,
     objects: Vec<Wanted<'t>>,
@@ -184,7 +184,7 @@ pub(super) fn with_lineage<'t>(
     Ok((wanted, needs))
 }
 
-/// Demands that what a view is of can be bound to its memory before.
+/// Demands that the buffer or image of a view can be bound to its memory before the view is made.
 fn demand_bound(table: &Table, needed: &Wanted<'_>) -> Result<(), NotMovable> {
     let is_bound = match (needed.kind, needed.object) {
         (ObjectType::BUFFER | ObjectType::IMAGE, Some(object)) => memory::is_bound(table, object),
@@ -238,7 +238,7 @@ fn remains<'t>(usage: Arc<Usage>, device: u64) -> Result<Wanted<'t>, NotMovable>
     Ok(Wanted { id, kind, usage, bytes: bytes.into(), command, object: None, device })
 }
 
-/// Returns the commands that make all objects: each once, where it made the first that is wanted.
+/// Returns the commands that make all objects. Each command comes once, at the place of the first wanted object that it made.
 fn makings(wanted: &[Wanted<'_>]) -> Vec<Event> {
     let mut events: Vec<Event> = Vec::new();
     let mut shared: FxHashMap<usize, usize> = FxHashMap::default();
@@ -256,7 +256,7 @@ fn makings(wanted: &[Wanted<'_>]) -> Vec<Event> {
     events
 }
 
-/// Returns the objects that are destroyed behind each event: those that are gone, behind the last that is made of them.
+/// Returns the objects that are destroyed behind each event: an object that is gone, behind the last object that is made of it.
 fn ends(wanted: &[Wanted<'_>], needs: &Needs, events: &[Event]) -> FxHashMap<usize, Vec<usize>> {
     let mut made_at = vec![0; wanted.len()];
     for (at, event) in events.iter().enumerate() {
@@ -279,7 +279,7 @@ fn ends(wanted: &[Wanted<'_>], needs: &Needs, events: &[Event]) -> FxHashMap<usi
     ends
 }
 
-/// Returns the step that says which objects there are now.
+/// Returns the step that lists the objects that there are now.
 pub(super) fn listed(table: &Table) -> Step {
     let mut all: Vec<_> = table.objects().map(|(id, object, _)| (id, object.kind().0)).collect();
     all.sort_unstable();

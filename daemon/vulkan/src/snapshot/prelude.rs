@@ -1,5 +1,6 @@
-//! The prelude: objects that a successor makes while its predecessor still runs, so that the program does not wait for them. They are the
-//! driver itself, what it compiles, and memory that only the driver uses, which the successor imports. The predecessor remembers what it was; the next part of the prelude has what has come since, and its snapshot has the rest.
+//! The prelude: objects that a successor makes while its predecessor still runs, so that the program does not wait for them. They are the driver
+//! itself, what it compiles, and memory that only the driver uses, which the successor imports. The predecessor remembers these objects. The next
+//! part of the prelude has newer objects, the snapshot the rest.
 //!
 //! ```text
 //! predecessor   runs ....................................... rests, writes the snapshot
@@ -20,7 +21,7 @@ use protocol::venus::generated::ObjectType;
 use rustc_hash::{FxHashMap, FxHashSet};
 use std::sync::Arc;
 
-/// The kinds of objects that a prelude makes, beside memory: they are made of each other only, and never change.
+/// The kinds of objects that a prelude makes, beside memory. Objects of these kinds are made of each other only, and never change.
 const KINDS: [ObjectType; 11] = [
     ObjectType::INSTANCE,
     ObjectType::PHYSICAL_DEVICE,
@@ -35,15 +36,15 @@ const KINDS: [ObjectType; 11] = [
     ObjectType::PIPELINE,
 ];
 
-/// The kinds of objects whose making puts something into pipeline caches, or begins one.
+/// The kinds of objects whose making adds data to a pipeline cache, or begins one.
 const CACHED: [ObjectType; 3] = [ObjectType::DEVICE, ObjectType::PIPELINE_CACHE, ObjectType::PIPELINE];
 
 /// The objects that a successor has made while its predecessor still ran.
 #[derive(Debug, Default)]
 pub struct Prelude {
-    /// By their places in the order of creation, of which no two objects have the same.
+    /// By their places in the order of creation, which are unique.
     pub(super) made: FxHashMap<u64, Made>,
-    /// The data of pipeline caches that the successor has, if it was sent some.
+    /// The data of pipeline caches that the successor has, if any was sent to it.
     cached: Option<Cached>,
 }
 
@@ -64,24 +65,24 @@ pub(super) struct Made {
     pub device: u64,
 }
 
-/// The objects of a context, once a prelude was written.
+/// The objects of a context after a prelude was written.
 pub(super) struct Split<'t> {
     /// The objects that the successor has.
     pub there: There,
     /// The objects that the successor has, by their places in the order of creation.
     made: FxHashMap<u64, Made>,
-    /// The objects that the successor has and that are no more, in the order in which they can be destroyed.
+    /// The objects that the successor has and the guest has destroyed, in the order in which they can be destroyed.
     pub gone: Vec<Made>,
     /// The objects that the successor does not have.
     pub missing: Vec<Wanted<'t>>,
 }
 
-/// Writes down what a successor can make while this context goes on, beside what it has made `so_far`: commands may be in flight. With
-/// [`Carry::HandedOver`] memory that only the driver uses is among it.
+/// Writes down the objects that a successor can make while this context goes on, without those that it has made `so_far`. Commands may be in flight.
+/// With [`Carry::HandedOver`], memory that only the driver uses is included.
 ///
 /// # Errors
 ///
-/// The successor has to make everything later that it has not made so far.
+/// The prelude cannot be written: the successor has to make all objects later that it has not made so far.
 pub(crate) fn save(
     context: &Context,
     so_far: &Prelude,
@@ -96,7 +97,7 @@ pub(crate) fn save(
     let mut saved = Saved { carry, descriptors, ..Saved::default() };
     let Split { there, mut made, gone, missing } = so_far.split(alive(&table)?);
     destroy(&gone, &mut saved)?;
-    // Behind what goes: another cache may have the id of one by now.
+    // Behind the destroyed objects: a new cache may have the id of a destroyed one by now.
     saved.steps.extend(caches);
     let objects = made_ahead(&table, missing, &there, &saved)?;
     made.extend(objects.iter().map(|one| (one.usage.serial(), Made::from(one))));
@@ -104,13 +105,13 @@ pub(crate) fn save(
     Ok((saved, Prelude { made, cached }))
 }
 
-/// Adds the steps that destroy what a successor has made and what is no more, in this order.
+/// Adds the steps that destroy objects that a successor has made and the guest has destroyed, in this order.
 ///
 /// # Errors
 ///
-/// Something cannot be destroyed.
+/// An object cannot be destroyed.
 pub(super) fn destroy(gone: &[Made], saved: &mut Saved) -> Result<(), NotMovable> {
-    // With an instance goes everything that there is.
+    // The end of an instance destroys all objects.
     let instance = gone.iter().find(|one| one.kind == ObjectType::INSTANCE);
     for Made { id, kind, device } in instance.map_or(gone, std::slice::from_ref) {
         push_commands(&mut saved.steps, &destruction(*kind, *device, *id)?);
@@ -118,8 +119,8 @@ pub(super) fn destroy(gone: &[Made], saved: &mut Saved) -> Result<(), NotMovable
     Ok(())
 }
 
-/// Returns those of the missing objects that a prelude makes. What is gone and was one of their parts is made with them, and destroyed: what
-/// is gone never takes an id that an object of the prelude has, neither there nor when the rest is made.
+/// Returns the missing objects that a prelude makes. A destroyed object that one of them was made of is made with them and destroyed again. Such an
+/// object never takes the id of an object of the prelude, neither in the prelude nor when the rest is made.
 fn made_ahead<'t>(
     table: &Table,
     missing: Vec<Wanted<'t>>,
@@ -133,7 +134,7 @@ fn made_ahead<'t>(
         |one: &Wanted<'_>| KINDS.contains(&one.kind) || saved.descriptors.contains_key(&one.usage.serial());
     let fits = |one: &Wanted<'_>| has_kind(one) && (one.object.is_none() || is_free(one));
     let mut fit: Vec<bool> = all.iter().map(fits).collect();
-    // In the order of creation: what something is made of is decided by then.
+    // In the order of creation, so that each object is decided after the objects that it is made of.
     needs.sort_unstable_by_key(|(user, _)| all[*user].usage.serial());
     for (user, needed) in needs {
         fit[user] &= fit[needed];
@@ -154,8 +155,8 @@ impl Prelude {
         self.made.contains_key(&object.usage.serial())
     }
 
-    /// Returns the steps with the data of all caches, and what the successor has with them. There are none if nothing was made since that may have to do with
-    /// caches. A successor that has some gets no more than `room` bytes, and none if they were more already.
+    /// Returns the steps with the data of all caches, and what the successor then has. There are no steps if no object that affects caches was made since. A
+    /// successor that has some data gets no more than `room` bytes, and none if it has more than `room` already.
     pub(super) fn cache_data(&self, context: &Context, room: usize) -> (Vec<Step>, Option<Cached>) {
         let table = context.objects.read();
         let at = table.next_serial();
@@ -177,10 +178,10 @@ impl Prelude {
         (all.into_iter().map(Step::CacheData).collect(), Some(Cached { at, bytes }))
     }
 
-    /// Tells apart what a successor has made of these objects, which are all that are alive.
+    /// Splits these objects, which are all that are alive, by whether a successor has made them.
     pub(super) fn split<'t>(&self, alive: Vec<Wanted<'t>>) -> Split<'t> {
         let is_made = |one: &Wanted<'_>| self.made.contains_key(&one.usage.serial());
-        // One command made several, of which only some were there yet: they are made again, all together.
+        // If one command made several objects and the prelude has only some of them, the successor makes all of them again.
         let again: FxHashSet<usize> =
             alive.iter().filter(|one| !is_made(one)).filter_map(|one| one.command).collect();
         let is_there =

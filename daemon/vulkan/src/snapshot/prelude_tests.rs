@@ -1,4 +1,4 @@
-//! Tests of preludes on the null driver: a context that is built up behind one is as it would be without.
+//! Tests of preludes on the null driver: a context that is built up behind a prelude is the same as without one.
 
 use super::step::Step;
 use super::tests::{destroy_pipeline_layout, destroy_set_layout, is_there, pipeline_layout, set_layout};
@@ -17,7 +17,7 @@ pub(super) fn ahead_of(world: &World, so_far: &Prelude) -> (Vec<Step>, Prelude) 
     (saved.steps, prelude)
 }
 
-/// Builds up behind a prelude what is left of a context, which must make no difference but to the order of commands.
+/// Builds up the rest of a context behind a prelude, which may change nothing but the order of commands.
 pub(super) fn hand_over_behind(world: &World, ahead: &[Step], prelude: &Prelude) -> Renderer {
     let all = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
     let rest = world.renderer.save(prelude, Carry::Copied).unwrap();
@@ -71,10 +71,10 @@ fn what_has_gone_since_the_prelude_goes_and_what_has_come_is_made() {
     pipeline_layout(&world, 32, 30);
     let (ahead, prelude) = ahead_of(&world, &Prelude::default());
     destroy_pipeline_layout(&world, 32);
-    // Made of what was there, and is not any more.
+    // The new layout is made of an object that was in the prelude, and that is destroyed then.
     pipeline_layout(&world, 33, 30);
     destroy_set_layout(&world, 30);
-    // An id that is another's by now.
+    // The id of layout 32 is another object's by now.
     world.buffer(32);
     let successor = hand_over_behind(&world, &ahead, &prelude);
     assert!(has_layout(&successor, 31) && has_layout(&successor, 33) && !has_layout(&successor, 32));
@@ -87,7 +87,7 @@ fn an_id_that_something_had_before_comes_later() {
     set_layout(&world, 30);
     pipeline_layout(&world, 31, 30);
     destroy_set_layout(&world, 30);
-    // What the layout was made of has this id before.
+    // An object that the first layout was made of had this id before.
     set_layout(&world, 32);
     pipeline_layout(&world, 30, 32);
     let (ahead, prelude) = ahead_of(&world, &Prelude::default());
@@ -185,7 +185,7 @@ fn pipelines_of_one_command_of_which_only_some_were_there_are_made_again() {
     let (ahead, mut prelude) = ahead_of(&world, &Prelude::default());
     let successor = hand_over_behind(&world, &ahead, &prelude);
     assert!([40, 41].into_iter().all(|id| is_there(&successor, id, ObjectType::PIPELINE)));
-    // As if the second had not been bound to its id yet, when the prelude was written.
+    // As if the second pipeline had not been bound to its id yet when the prelude was written.
     prelude.made.retain(|_, made| made.id != 41);
     let rest = world.renderer.save(&prelude, Carry::Copied).unwrap();
     let early = null::renderer(Arc::new(NoResources));

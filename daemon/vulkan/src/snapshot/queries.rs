@@ -1,9 +1,9 @@
-//! Results of queries that are available. No driver lets them be written, so a successor keeps them beside its own pool, until the queries
+//! Results of queries that are available. No driver lets a program write results, so a successor keeps them beside its own pool, until the queries
 //! are reset or used again.
 //!
-//! Only the processor is answered out of what is kept: a GPU that copies results (`vkCmdCopyQueryPoolResults`) copies those of its own
-//! queries. Programs copy them where they make them, in the same recording; one that does not stays where it is for as long as such a
-//! recording may be submitted ([`Available::are_copied_by`]).
+//! Only the processor is answered out of the kept results: a GPU that copies results (`vkCmdCopyQueryPoolResults`) copies those of its own queries.
+//! Programs copy results in the recording that makes them. A program that does not is not moved for as long as such a recording may be submitted
+//! ([`Available::are_copied_by`]).
 
 use super::saved::NotMovable;
 use super::step::{Step, push_commands};
@@ -23,11 +23,11 @@ use std::sync::Arc;
 /// The most queries that are read at once.
 const AT_ONCE: u32 = 1024;
 
-/// Adds the steps that keep results, behind those that make the objects and before those that record. Returns which are available.
+/// Adds the steps that keep results, behind those that make the objects and before those that record. Returns the available queries.
 ///
 /// # Errors
 ///
-/// The driver does not tell them.
+/// The driver does not tell the results.
 pub(super) fn save(context: &Context, steps: &mut Vec<Step>) -> Result<Available, NotMovable> {
     let mut available = Available::default();
     let may_reset = devices_that_reset(context)?;
@@ -54,7 +54,7 @@ pub(super) fn save(context: &Context, steps: &mut Vec<Step>) -> Result<Available
 pub(super) struct Available(FxHashMap<u64, Ranges>);
 
 impl Available {
-    /// Returns whether a recording copies some of the results, and not only those of queries that it resets or writes before.
+    /// Returns whether a recording copies some of these results, beside those of queries that the recording resets or writes before.
     ///
     /// # Errors
     ///
@@ -113,7 +113,7 @@ impl Ranges {
         self.0.splice(first..end, std::iter::once(start..last));
     }
 
-    /// Adds a range; if there are too many, those between are added as well.
+    /// Adds a range; if there are too many ranges already, the last is extended over the queries between.
     fn add_all(&mut self, range: Range<u32>) {
         let is_full = self.0.len() >= RANGES;
         match self.0.last_mut().filter(|_| is_full) {
@@ -129,13 +129,13 @@ impl Ranges {
     }
 }
 
-/// Returns whether a whole range is among others.
+/// Returns whether a whole range lies within one of the others.
 fn covers(ranges: Option<&Ranges>, range: &Range<u32>) -> bool {
     ranges.is_some_and(|all| all.0.iter().any(|known| known.start <= range.start && range.end <= known.end))
 }
 
-/// Returns the devices on which the host may reset queries, with their ids. A program may have reset its queries before and use them
-/// behind: in a successor all are reset. Drivers without this take those of a new pool for reset.
+/// Returns the devices on which the host may reset queries, with their ids. A program may have reset its queries before the hand-over and use them
+/// behind it, so a successor resets all. Drivers without `hostQueryReset` take the queries of a new pool for reset.
 fn devices_that_reset(context: &Context) -> Result<FxHashMap<*const Device, venus::Device>, NotMovable> {
     let (table, mut arena) = (context.objects.read(), context.arena(0));
     let mut devices = FxHashMap::default();
@@ -176,7 +176,7 @@ fn found(context: &Context, pool: venus::QueryPool) -> Result<(Arc<Device>, u64,
     Ok((device, object.raw, object.shared::<venus::QueryPool>()?))
 }
 
-/// Adds a step for each run of queries that are available, and the run itself; `results` has a word more for each, which says so.
+/// Adds a step for each run of available queries, and the run to `available`; `results` has one more word for each query, its availability.
 fn push_available(
     pool: u64,
     first: u32,
@@ -206,7 +206,7 @@ fn push_available(
 ///
 /// # Errors
 ///
-/// They are not results of such a pool.
+/// The pool cannot have such results.
 pub(super) fn restore(context: &Context, pool: u64, first: u32, results: &[u64]) -> Result<(), ContextLost> {
     let queries = context.objects.shared(venus::QueryPool(pool));
     let queries = queries.map_err(|_| {

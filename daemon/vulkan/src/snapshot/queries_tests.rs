@@ -98,7 +98,7 @@ fn results_are_answered_with_all_flags() {
     let (result, bytes) = results(&other, 7, 2, 12, AVAILABILITY);
     let expected = [[0xef, 3, 0, 0, 1, 0, 0, 0, 0, 0, 0, 0], [0; 12]].concat();
     assert_eq!((result, bytes), (NOT_READY, expected));
-    // What is there is not waited for.
+    // An available result is not waited for.
     let wait = QueryResultFlags(QueryResultFlags::WAIT.0 | WIDE.0);
     assert_eq!(words(&results(&other, 0, 1, 16, wait).1), [1000, 1]);
     let partial = QueryResultFlags(QueryResultFlags::PARTIAL.0 | WIDE.0);
@@ -149,7 +149,7 @@ fn results_are_kept_until_a_recording_that_changes_them_is_submitted() {
     other.submit(command_buffer);
     let available: Vec<_> = words(&results(&other, 0, 8, 16, WIDE).1).chunks(2).map(|pair| pair[1]).collect();
     assert_eq!(available, [1, 0, 0, 1, 1, 1, 0, 1]);
-    // What the driver has made since counts.
+    // Results that the driver has made since count.
     null::make_available(8);
     assert_eq!(words(&results(&other, 6, 1, 16, WIDE).1), [1006, 1]);
 }
@@ -197,7 +197,7 @@ fn write(command_buffer: venus::CommandBuffer, query: u32) -> Command<'static> {
     Command::CmdWriteTimestamp(venus::CmdWriteTimestamp { command_buffer, pipeline_stage, query_pool, query })
 }
 
-/// Copies results to the beginning of the buffer, each behind the other.
+/// Copies results to the beginning of the buffer, one behind the other.
 fn copy(
     command_buffer: venus::CommandBuffer,
     (first_query, query_count): (u32, u32),
@@ -284,7 +284,7 @@ fn queries_are_reset_in_a_successor_whose_program_lets_the_host() {
         }))
     };
     assert!(with(1) && !with(0));
-    // Whatever was kept is kept behind it.
+    // Kept results are restored behind the reset.
     other.run_bytes(&reset_of(DEVICE, POOL, COUNT).unwrap());
     restore_all(&other, &saved(&one));
     assert_eq!(words(&results(&other, 1, 1, 16, WIDE).1), [1001, 1]);
@@ -323,14 +323,14 @@ fn results_that_were_made_before_are_copied_from_what_is_kept() {
         [(16, Ok(wide(1006))), (40, Ok(wide(1007))), (64, Err((8, 2)))]
     );
     let narrow = |value: u32| value.to_le_bytes().to_vec();
-    // What the recording makes itself the driver knows.
+    // The driver knows the results that the recording makes itself.
     assert_eq!(
         recorded(&[write(id, 2), reset(id, 4, 1), copy(id, (1, 4), (4, NARROW))]),
         [(16, Ok(narrow(1001))), (20, Err((2, 1))), (24, Ok(narrow(1003))), (28, Err((4, 1)))]
     );
     other.submit(id);
     assert_eq!(recorded(&[copy(id, (2, 1), (4, NARROW))]), [(16, Err((2, 1)))], "they were made anew");
-    // What a driver would refuse, or keep too much of, is left to it.
+    // Copies that a driver would refuse, or for which it would keep too many bytes, are left to the driver.
     assert_eq!(recorded(&[copy(id, (0, 2), (2, NARROW))]), [(16, Ok(narrow(1000))), (18, Err((1, 1)))]);
     let many: Vec<_> = (0..3000).map(|_| copy(id, (0, 2), (16, WIDE))).collect();
     let written = recorded(&many).into_iter().filter_map(|(_, what)| Some(what.ok()?.len()));

@@ -22,17 +22,17 @@ use protocol::venus::stream::Header;
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-/// Bytes of the arena that commands are decoded into, beyond which they share what there is for all.
+/// Bytes of the arena that commands are decoded into. Commands that need more use the arena bytes that all share.
 const ARENA_BYTES: usize = 64 << 10;
 
-/// The time beyond which a command is named in the log, as it makes the pause of the program longer.
+/// The time beyond which a command is named in the log, because the command makes the program's pause longer.
 const SLOW: Duration = Duration::from_millis(5);
 
-/// Builds up in a new context what [`save`](super::save) has written down of another.
+/// Builds up in a new context the context that [`save`](super::save) has written down.
 ///
 /// # Errors
 ///
-/// A step makes no sense, or something fails now that did not fail before. The context is over.
+/// A step makes no sense, or a command fails now that did not fail before. The context is over.
 pub(crate) fn rebuild(
     context: &Context,
     steps: &[Step],
@@ -44,7 +44,7 @@ pub(crate) fn rebuild(
     all_is_used(context)
 }
 
-/// Builds up in a new context what a [prelude](super::prelude::save) has written down of another, which goes on: its memory is not copied yet.
+/// Builds up in a new context what a [prelude](super::prelude::save) has written down of a context that goes on: its memory is not copied yet.
 ///
 /// # Errors
 ///
@@ -73,7 +73,7 @@ fn take_all(context: &Context, steps: &[Step], files: &[Arc<MemoryFile>]) -> Res
     let mut has_freed = false;
     for step in steps {
         if step.handed_over().is_some() && !std::mem::replace(&mut has_freed, true) {
-            // What is destroyed comes first. Its memory is free before other memory takes its place.
+            // Steps that destroy objects come first. Their memory is free before other memory takes its place.
             refill::forget_gone(context);
         }
         take(context, step, files, &cancel, &mut arena)?;
@@ -201,7 +201,7 @@ fn execute_all(
     Ok(())
 }
 
-/// Demands that there are these objects and no others.
+/// Demands that the context has these objects and no others.
 fn compare(context: &Context, all: &[(u64, i32)]) -> Result<(), ContextLost> {
     let table = context.objects.read();
     if let Some((id, kind)) = all.iter().find(|(id, kind)| !table.has(*id, ObjectType(*kind))) {

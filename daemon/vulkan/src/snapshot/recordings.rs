@@ -1,8 +1,8 @@
 //! The recordings of command buffers, as commands that record them.
 //!
-//! A recording that can never be submitted any more, because it names what is gone or was for one submission, is left out: its command
-//! buffer comes back as if nothing had been recorded. Results of queries have to be there before ([`super::queries`]), so that a recording
-//! which resets them is known to.
+//! A recording that can never be submitted any more, because it names a destroyed object or was for one submission, is left out: the successor's
+//! command buffer is as if nothing had been recorded. The results of queries come before ([`super::queries`]), so that the successor notes that a
+//! recording resets these queries.
 
 use super::queries::Available;
 use super::saved::NotMovable;
@@ -13,18 +13,18 @@ use crate::execution::context::Context;
 use crate::kinds::command_buffer::{Recording, Stage};
 use protocol::venus::generated::{self as venus, ObjectType};
 
-/// Adds the steps that write it, behind those that make the objects and fill descriptor sets.
+/// Adds the steps that record the commands, behind the steps that make the objects and fill descriptor sets.
 ///
 /// # Errors
 ///
-/// There is more than is kept, or a recording copies results of queries that no successor's driver has.
+/// The recordings have more bytes than are kept, or a recording copies results of queries that no successor's driver has.
 pub(super) fn save(
     context: &Context,
     available: &Available,
     steps: &mut Vec<Step>,
 ) -> Result<(), NotMovable> {
     let mut arena = context.arena(0);
-    // They execute secondaries, which have to be there before.
+    // Primaries execute secondaries, which have to be recorded before.
     let mut primaries = Vec::new();
     for id in context.objects.ids(ObjectType::COMMAND_BUFFER) {
         let Ok(command_buffer) = context.objects.shared(venus::CommandBuffer(id)) else { continue };
@@ -47,13 +47,13 @@ pub(super) fn save(
     Ok(())
 }
 
-/// Returns the step that makes a recording what it is; none if there is nothing to be done.
+/// Returns the step that makes a recording as it is; none if the recording needs no step.
 fn step(recording: &Recording) -> Result<Option<Step>, NotMovable> {
     let (state, id) = (&recording.state, recording.id);
     if let Some(result) = state.spoilt {
         return Ok(Some(Step::Spoilt { id, result }));
     }
-    // Vulkan 6.1: it is invalid once it has completed, and nothing is pending.
+    // Vulkan 6.1: such a recording is invalid once it has completed, and nothing is pending now.
     let is_over = state.one_time && state.was_submitted;
     if state.stage == Stage::Initial || is_over || !recording.uses.is_alive() {
         return Ok(None);
@@ -70,7 +70,7 @@ fn step(recording: &Recording) -> Result<Option<Step>, NotMovable> {
 ///
 /// # Errors
 ///
-/// There is no such command buffer, or the result is none of a failure.
+/// There is no such command buffer, or the result is not that of a failure.
 pub(super) fn spoil(context: &Context, id: u64, result: i32) -> Result<(), ContextLost> {
     let wrong =
         || ContextLost::from(InheritedError::Object { kind: "command buffer", id, is: "cannot be spoilt" });

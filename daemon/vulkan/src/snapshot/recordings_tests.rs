@@ -1,4 +1,4 @@
-//! Tests of [`super::save`]: what was recorded is recorded again, and written down again as it was.
+//! Tests of [`super::save`]: recordings are recorded again, and then written down again as they were.
 
 use super::*;
 use crate::null;
@@ -66,7 +66,7 @@ fn recordings_that_are_recorded_again_are_written_down_as_they_were() {
     assert_eq!(saved(&other), steps);
     let stages = [first, second, third, SECONDARY].map(|id| stage(&other, id).0);
     assert_eq!(stages, [Stage::Executable, Stage::Recording, Stage::Executable, Stage::Executable]);
-    // They go on from there.
+    // The recordings go on from there.
     other.submit(first);
     other.run(&[barrier(second, 2), end(second)]);
     other.submit(second);
@@ -148,7 +148,7 @@ fn recordings_that_can_never_be_submitted_are_left_out() {
     assert_eq!(saved(&world).len(), 2);
     world.destroy_buffer(buffer);
     assert_eq!(saved(&world).len(), 1);
-    // Begun again, it has not been submitted.
+    // A recording that is begun again counts as not submitted.
     begin(second, ONCE, |commands| world.run(commands));
     world.run(&[end(second)]);
     assert_eq!(saved(&world).len(), 2);
@@ -168,7 +168,7 @@ fn a_spoilt_recording_is_spoilt_again_and_healed_by_its_next_beginning() {
     assert_eq!(saved(&other), steps);
     begin(first, ANY, |commands| other.run(commands));
     assert_eq!(stage(&other, first), (Stage::Recording, None));
-    // What makes no sense is refused.
+    // Steps that make no sense are refused.
     for (id, result) in [(first.0, 0), (first.0, 1), (0, -1), (3, -1), (1234, -1)] {
         assert!(spoil(other.context(), id, result).is_err(), "{id} {result}");
     }
@@ -186,7 +186,7 @@ fn a_recording_beyond_the_limit_keeps_the_context_where_it_is_while_it_lives() {
     begin(second, ANY, |commands| world.run(commands));
     let refused = save(world.context(), &Available::default(), &mut Vec::new()).unwrap_err();
     assert!(refused.for_now && refused.reason.contains("recording_bytes"), "{refused}");
-    // It can be submitted all the same.
+    // The recording can be submitted all the same.
     world.submit(first);
     begin(first, ANY, |commands| world.run(commands));
     assert_eq!(saved(&world).len(), 2);

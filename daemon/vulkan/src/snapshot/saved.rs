@@ -16,7 +16,7 @@ pub struct Saved {
     pub files: Vec<SavedFile>,
     /// The way in which memory gets to the successor.
     pub carry: Carry,
-    /// Descriptors of the driver's memory that are there already, by the places of the allocations in the order of creation.
+    /// Descriptors of the driver's memory that were made already, by the places of the allocations in the order of creation.
     pub(super) descriptors: FxHashMap<u64, Arc<MemoryFile>>,
 }
 
@@ -30,7 +30,7 @@ pub enum SavedFile {
 }
 
 impl SavedFile {
-    /// Returns the name by which the successor finds it.
+    /// Returns the name by which the successor finds this descriptor.
     pub fn name(&self) -> MemoryName {
         match self {
             Self::Here(file) => file.piece.memory.map_or(MemoryName::Unnamed, MemoryName::Piece),
@@ -65,9 +65,9 @@ pub enum Carry {
     /// The contents are copied, and the successor makes the memory anew.
     #[default]
     Copied,
-    /// The successor is on the same GPU, and has the same driver: it gets the memory itself, where the driver gives it away.
+    /// The successor has the same GPU and the same driver: it gets the memory itself if the driver gives this memory away.
     HandedOver,
-    /// The successor gets the memory itself as well, but the device process keeps the descriptors: this process may be dead by then.
+    /// The successor gets the memory itself, but the device process keeps the descriptors, as this worker may be dead by then.
     Deposited,
 }
 
@@ -82,9 +82,9 @@ impl Carry {
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{reason}")]
 pub struct NotMovable {
-    /// In words of ours: "the driver holds memory that cannot be given away".
+    /// In words of ours: "the driver holds memory that cannot be passed on".
     pub reason: String,
-    /// True if it may be otherwise in a moment, for the program alone decides it.
+    /// True if the reason may be gone in a moment, because it depends on the program alone.
     pub for_now: bool,
 }
 

@@ -1,4 +1,4 @@
-//! States that objects have come into since they were created (fences, semaphores, events), and failures.
+//! States that fences, semaphores and events have reached since their creation, and failures.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -17,11 +17,11 @@ use protocol::venus::generated::{self as venus, ChainStruct, Command, ObjectType
 use rustc_hash::FxHashMap;
 use std::sync::Arc;
 
-/// Adds the steps that come before what objects hold: the state of those that have one.
+/// Adds the steps for the states of objects, which come before the steps for the contents of objects.
 ///
 /// # Errors
 ///
-/// The driver does not say in which state something is, or it is about to change.
+/// The driver does not tell the state of an object, or the state is about to change.
 pub(super) fn save_before(context: &Context, steps: &mut Vec<Step>) -> Result<(), NotMovable> {
     let table = context.objects.read();
     let mut arena = context.arena(0);
@@ -116,7 +116,7 @@ fn event(at: &At<'_>, arena: &mut Arena, steps: &mut Vec<Step>) -> Result<(), No
     Ok(())
 }
 
-/// Adds the steps that come behind everything else: what can only be destroyed, what was not made, and what failed.
+/// Adds the steps that come behind all others: objects that can only be destroyed, objects whose creation failed, and failures.
 pub(super) fn save_after(context: &Context, steps: &mut Vec<Step>) {
     let table = context.objects.read();
     let mut unusable: Vec<_> = table

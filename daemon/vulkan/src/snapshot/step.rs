@@ -5,10 +5,10 @@ use serde::{Deserialize, Serialize};
 
 pub use crate::logical::pipeline_caches::CacheData;
 
-/// One step on the way to the context as it was. Ids are the guest's.
+/// One step of rebuilding a context. Ids are the guest's.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub enum Step {
-    /// Commands, one behind the other, whose replies are not needed. One that fails leaves what it left when the guest sent it.
+    /// Commands, one behind the other, whose replies are not needed. A command that fails leaves the same state as when the guest sent it.
     Commands(Vec<u8>),
     /// The memory of the allocation with this id, which a later command makes.
     Memory {
@@ -16,11 +16,11 @@ pub enum Step {
         id: u64,
         /// The index of its file among those of the snapshot.
         file: u32,
-        /// The bytes of it that are the allocation's, in whole pages.
+        /// The bytes of the file that are the allocation's: whole pages.
         size: u64,
-        /// The address at which the driver knows its first byte, a multiple of 4096; 0 if any address will do.
+        /// The address at which the driver knows the first byte of the allocation, a multiple of 4096; 0 if any address will do.
         address: u64,
-        /// Blobs that show it.
+        /// The number of blobs that show the memory.
         shown: u32,
     },
     /// An id that stands for an object whose creation failed.
@@ -29,19 +29,19 @@ pub enum Step {
         id: u64,
         /// `VkObjectType`.
         kind: i32,
-        /// The `VkResult` that whatever names it fails with.
+        /// The `VkResult` with which commands that name the object fail.
         result: i32,
     },
-    /// An object that is there to be destroyed only.
+    /// An object that can only be destroyed.
     Unusable {
         /// The id.
         id: u64,
         /// `VkObjectType`.
         kind: i32,
-        /// The `VkResult` that whatever names it fails with.
+        /// The `VkResult` with which commands that name the object fail.
         result: i32,
     },
-    /// A fence that is signalled, or is not, whatever it was created as.
+    /// A fence with its present state, which may differ from the state at its creation.
     Fence {
         /// The id.
         id: u64,
@@ -69,48 +69,48 @@ pub enum Step {
         /// The result.
         result: i32,
     },
-    /// Failures that the guest has not heard of.
+    /// Failures that were not reported to the guest.
     Failures {
         /// The `VkResult` that the next command with a result returns; 0 for none.
         owed: i32,
         /// The device is lost for the guest.
         lost: bool,
-        /// The guest has made fences of the host, where it can be told.
+        /// The guest has made fences of the host, which can report a loss to it.
         host_fences: bool,
     },
     /// The objects that there are now, each with its `VkObjectType`: if one is missing, a command has failed that had succeeded before.
     Objects(Vec<(u64, i32)>),
-    /// Buffers that have an address which the guest knows, each with that.
+    /// Buffers whose address the guest knows, each with this address.
     Addresses(Vec<(u64, u64)>),
-    /// The address at which a later command makes a buffer or memory, which is on a device whose addresses can be had again.
+    /// The address at which a later command makes a buffer or memory, on a device whose addresses can be had again.
     Replayed {
         /// The `VkBuffer` or `VkDeviceMemory`.
         id: u64,
-        /// The opaque capture address of it.
+        /// The opaque capture address of the object.
         address: u64,
     },
     /// Allocations that only the driver uses, each with its bytes in whole pages, in the order of their ids. Their contents come apart from the
     /// steps.
     Contents(Vec<(u64, u64)>),
-    /// The next allocation with this id is one of [`Self::Contents`]: its contents are not seen before.
+    /// The next allocation with this id is one of [`Self::Contents`]: no program sees its memory before the contents are there.
     Filled {
         /// The `VkDeviceMemory`.
         id: u64,
     },
-    /// The looks of GPUs, which were enumerated just now, and which they are.
+    /// The looks and identities of GPUs that were enumerated just now.
     Gpus(Vec<(u64, Likeness, Identity)>),
-    /// The driver's memory that the next allocation with this id is: what is in it stays there.
+    /// The driver's memory that the next allocation with this id is made of. This memory keeps its contents.
     Exported {
         /// The `VkDeviceMemory`.
         id: u64,
         /// The index of its descriptor among the files of the snapshot.
         file: u32,
     },
-    /// The data with which a cache begins that a later step makes. The driver compiles pipelines again if it cannot use it.
+    /// The data with which a cache begins that a later step makes. If the driver cannot use the data, it compiles pipelines again.
     CacheData(CacheData),
 }
 
-/// `VkPhysicalDeviceIDProperties::deviceUUID` and `driverUUID`: where both are the same, memory of one process can be given to another.
+/// `VkPhysicalDeviceIDProperties::deviceUUID` and `driverUUID`: if both are the same, memory of one process can be given to another.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Identity {
     /// The GPU.
@@ -120,7 +120,7 @@ pub struct Identity {
 }
 
 impl Step {
-    /// Returns the allocations whose contents come apart from these steps, as [`Self::Contents`] has them; none if none do.
+    /// Returns the allocations of [`Self::Contents`], whose contents come apart from these steps; none if there is no such step.
     pub(super) fn contents(steps: &[Self]) -> Option<&[(u64, u64)]> {
         steps.iter().rev().find_map(|step| match step {
             Self::Contents(all) => Some(all.as_slice()),
@@ -128,7 +128,7 @@ impl Step {
         })
     }
 
-    /// Returns the allocation that a successor takes as it is, if the step says so of one.
+    /// Returns the allocation that a successor takes as it is, if the step names one.
     pub(super) fn handed_over(&self) -> Option<u64> {
         match self {
             Self::Exported { id, .. } => Some(*id),
@@ -136,7 +136,7 @@ impl Step {
         }
     }
 
-    /// Returns how many bytes of contents come apart from these steps; none if none do.
+    /// Returns the number of bytes of contents that come apart from these steps; none if there are no contents.
     pub fn contents_bytes(steps: &[Self]) -> Option<u64> {
         let all = Self::contents(steps)?;
         Some(all.iter().fold(0, |sum: u64, (_, bytes)| sum.saturating_add(*bytes)))

@@ -5,19 +5,18 @@ use protocol::cursor::{Arena, Reader, Writer};
 use protocol::venus::generated::{self as venus, Command, ObjectType};
 use protocol::venus::stream::Header;
 
-/// Room for a command that names few things, and for each thing more that it names.
+/// Bytes for a command that names few objects, and for each further object.
 const ROOM: usize = 256;
 const ROOM_EACH: usize = 16;
 
 /// The flags of a command whose reply is not needed.
 pub(super) const NO_REPLY: venus::CommandFlagsEXT = venus::CommandFlagsEXT(0);
 
-/// Returns the encoding of a command that names `count` things, which `encode` writes: so nothing but what commands of ours need is in the
-/// program.
+/// Returns the encoding of a command that names `count` objects, as `encode` writes it. So the program contains encoders only of our own commands.
 ///
 /// # Errors
 ///
-/// It is longer than it can be.
+/// The encoding is longer than the room for `count` objects.
 pub(super) fn encoded(count: usize, encode: impl FnOnce(&mut Writer<'_>)) -> Result<Vec<u8>, NotMovable> {
     let mut bytes = vec![0; ROOM + count.saturating_mul(ROOM_EACH)];
     let mut writer = Writer::window(&mut bytes);
@@ -27,11 +26,11 @@ pub(super) fn encoded(count: usize, encode: impl FnOnce(&mut Writer<'_>)) -> Res
     Ok(bytes)
 }
 
-/// Calls `look` with a command that was executed before.
+/// Decodes a command that was executed before, and calls `look` with it.
 ///
 /// # Errors
 ///
-/// It is none.
+/// The bytes are no command.
 pub(super) fn decoded<T>(
     bytes: &[u8],
     arena: &mut Arena,
@@ -41,11 +40,11 @@ pub(super) fn decoded<T>(
     Ok(look(&next(&mut Reader::new(bytes, arena), "a command that made an object")?))
 }
 
-/// Calls `look` with each of the commands that follow each other.
+/// Decodes commands that follow each other, and calls `look` with each.
 ///
 /// # Errors
 ///
-/// They are none.
+/// The bytes are no commands.
 pub(super) fn each_decoded(
     mut bytes: &[u8],
     arena: &mut Arena,
@@ -60,13 +59,13 @@ pub(super) fn each_decoded(
     Ok(())
 }
 
-/// Returns the next command; `what` it is.
+/// Returns the next command; an error names it by `what`.
 fn next<'a>(reader: &mut Reader<'a>, what: &str) -> Result<Command<'a>, NotMovable> {
     let command = Header::decode(reader).and_then(|header| Command::decode(header.number, reader));
     command.map_err(|error| NotMovable::ever(format!("{what}: {error}")))
 }
 
-/// Returns the ids that a command gave, of those commands that make several objects which can go one by one.
+/// Returns the ids that a command gave, if it makes several objects that can be destroyed one by one.
 pub(super) fn ids(command: &Command<'_>) -> Vec<u64> {
     match command {
         Command::AllocateDescriptorSets(c) => {
@@ -81,11 +80,11 @@ pub(super) fn ids(command: &Command<'_>) -> Vec<u64> {
     }
 }
 
-/// Returns the encoding of commands that destroy some of what `command` made.
+/// Returns the encoding of commands that destroy some of the objects that `command` made.
 ///
 /// # Errors
 ///
-/// What it made is not destroyed one by one.
+/// The objects that `command` made cannot be destroyed one by one.
 pub(super) fn undone(command: &Command<'_>, gone: &[u64]) -> Result<Vec<u8>, NotMovable> {
     let count = gone.len() as u32;
     match command {
@@ -123,7 +122,7 @@ pub(super) fn undone(command: &Command<'_>, gone: &[u64]) -> Result<Vec<u8>, Not
     }
 }
 
-/// Returns the encoding of the command that destroys an object which others were made of.
+/// Returns the encoding of the command that destroys an object that others were made of.
 ///
 /// # Errors
 ///

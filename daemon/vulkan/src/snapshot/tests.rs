@@ -1,4 +1,4 @@
-//! Tests of snapshots on the null driver: what is saved and rebuilt is saved again as it was.
+//! Tests of snapshots on the null driver: a context that is saved and rebuilt yields the same snapshot again.
 
 use super::step::Step;
 use super::{Carry, NotMovable, Prelude, Saved};
@@ -17,8 +17,8 @@ use shm::Mapping;
 use std::sync::Arc;
 use venus::{ChainStruct, Command, ObjectType};
 
-/// Saves a context, rebuilds it and saves that: both snapshots have to be the same. The second has other addresses, as both are in one
-/// process. Another is rebuilt behind a prelude.
+/// Saves a context, rebuilds it and saves that: both snapshots have to be the same. The second context has other addresses, as both are in one
+/// process. A third context is rebuilt behind a prelude.
 pub(super) fn hand_over(world: &World) -> (Saved, Renderer) {
     let saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
     let (ahead, prelude) = super::prelude_tests::ahead_of(world, &Prelude::default());
@@ -102,7 +102,7 @@ fn queue(world: &World) -> venus::Queue {
 fn what_lies_in_memory_is_there_and_bound_before_it_is_viewed() {
     let world = World::reliable();
     drop(world.allocate_of(10, &[], SIZE, PAGES));
-    // Made before the memory, bound behind it.
+    // Both buffers are made behind the memory; each is bound before its view is made.
     world.buffer(20);
     world.buffer(21);
     world.bind(20, 10);
@@ -118,7 +118,7 @@ fn what_lies_in_memory_is_there_and_bound_before_it_is_viewed() {
         Step::Memory { shown, size, .. } => Some((*shown, *size)),
         _ => None,
     });
-    // Pages that are not counted have no number by which blobs of them could be.
+    // Pages that are not counted have no number, by which blobs would be counted.
     assert_eq!(shown, Some((0, SIZE)));
     let file = second.export(10, SIZE, true).unwrap().file.unwrap();
     let mut found = [0; 5];
@@ -234,7 +234,7 @@ fn a_view_of_memory_that_was_freed_stays_until_it_is_gone() {
     buffer_view(&world, 21, 20);
     world.free(10);
     assert!(refusal(&world).for_now);
-    // Other memory of the same id is not what the buffer is bound to.
+    // The buffer is not bound to other memory of the same id.
     drop(world.allocate_of(10, &[], SIZE, PAGES));
     assert!(refusal(&world).for_now);
     let buffer_view = venus::BufferView(21);
@@ -261,12 +261,12 @@ fn what_is_gone_is_made_for_what_was_made_of_it_and_goes_again() {
     set_layout(&world, 30);
     pipeline_layout(&world, 31, 30);
     destroy_set_layout(&world, 30);
-    // The id is another's then.
+    // Another object takes the id.
     world.buffer(30);
     pipeline_layout(&world, 32, 0);
     let (_, second) = hand_over(&world);
     assert!(is_there(&second, 31, ObjectType::PIPELINE_LAYOUT) && is_there(&second, 30, ObjectType::BUFFER));
-    // Nothing is kept of it when it is needed no more.
+    // No byte of the destroyed object is kept when it is needed no more.
     destroy_pipeline_layout(&world, 31);
     destroy_pipeline_layout(&world, 32);
     let buffer = venus::Buffer(30);
@@ -420,7 +420,7 @@ fn fences_semaphores_and_events_are_as_they_were() {
     assert_eq!(null::live(), before);
 }
 
-/// A driver tells that a submission is complete, and its timeline has the value that the submission signals a moment later.
+/// A driver may report a submission as complete a moment before its timeline has the value that the submission signals.
 #[test]
 fn a_timeline_has_the_value_that_complete_submissions_signal() {
     let world = World::reliable();

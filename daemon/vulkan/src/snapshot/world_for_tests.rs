@@ -1,4 +1,4 @@
-//! Two contexts on the null driver, of which the second is built up like the first, for tests of what objects contain.
+//! Two contexts on the null driver, for tests of the contents of objects. The second context is built up like the first.
 
 use super::step::Step;
 use crate::execution::context::Context;
@@ -24,7 +24,7 @@ pub(super) struct World {
 }
 
 impl World {
-    /// Creates two contexts; nothing fails in them. They end before the driver is given back.
+    /// Creates two contexts; nothing fails in them. The contexts end before the driver is released.
     pub(super) fn two() -> (null::Exclusive, Self, Self) {
         Self::two_within(null::LIMITS)
     }

@@ -49,17 +49,17 @@ impl Admission {
         Arc::ptr_eq(&self.gate, gate)
     }
 
-    /// Returns whether something waits in the held queue, or has just left it.
+    /// Returns whether an entry waits in the held queue, or has left it and is being dispatched.
     pub(super) fn holds(&self) -> bool {
         !self.held.lock().is_empty()
     }
 
-    /// Returns whether a submission may pass at once, as far as is known before it is looked at.
+    /// Returns whether a submission may pass at once, as far as this is known without a look at the submission.
     pub(super) fn is_open(&self) -> bool {
         self.gate.is_open() && !self.holds()
     }
 
-    /// Returns whether the groups of a call may be dispatched at once; they count as dispatched then.
+    /// Returns whether the groups of a call may be dispatched at once; if they may, they count as dispatched from now on.
     pub(super) fn lets_pass(&self, device: &Device, objects: &Objects, groups: &[Group]) -> bool {
         let count = Group::counted(groups) as u32;
         if !self.gate.holds() {
@@ -69,7 +69,7 @@ impl Admission {
         let pass = || self.gate.pass(count);
         groups.iter().all(|group| group.is_ready(&host))
             && (pass() || {
-                // What has completed meanwhile may have made room.
+                // Submissions that have completed meanwhile may have made room.
                 self.order.refresh();
                 pass()
             })
@@ -93,7 +93,7 @@ impl Admission {
         submit: HeldSubmit,
     ) -> Result<(), Fault> {
         if call.groups.is_empty() {
-            // Nor is there a fence.
+            // A call without groups has no fence either.
             return Ok(());
         }
         let mut held = self.held.lock();
@@ -111,12 +111,12 @@ impl Admission {
         Ok(())
     }
 
-    /// Puts a fence of the guest's kernel into the held queue. Returns it if nothing waits there, or nothing that waits will be dispatched.
+    /// Puts a fence of the guest's kernel into the held queue. Returns the fence instead if the held queue is empty or closed.
     pub(super) fn hold_fence(&self, done: Done) -> Option<Done> {
         self.held.lock().push_fence(done)
     }
 
-    /// Has the driver watched after something was submitted at once, if necessary: if the lease ended just then, no thread would notice its end.
+    /// Has the driver watched if the gate wants completions: if the lease ended while a submission passed at once, no thread would notice its end.
     pub(super) fn submitted_at_once(&self) {
         if self.gate.wants_completions() {
             self.watcher.watch();
@@ -136,7 +136,7 @@ impl Admission {
         self.watcher.end();
     }
 
-    /// Dispatches the next part of a call; returns what is left of it.
+    /// Dispatches the next part of a call; returns the rest of the call.
     fn dispatch(&self, device: &Device, mut held: Box<Held>) -> Result<Option<Box<Held>>, ContextLost> {
         let is_last = held.parts.len() <= 1;
         let guests = held.fence.clone().filter(|_| is_last);
@@ -165,7 +165,7 @@ impl Admission {
         }
     }
 
-    /// Gives up what is left of a call, which does not reach the driver.
+    /// Gives up the parts of a call that have not reached the driver.
     fn give_up(&self, device: &Device, held: &Held) {
         let left: Few<_> = held.parts.iter().map(|part| part.begun.number).collect();
         self.order.withdraw(device, &left);

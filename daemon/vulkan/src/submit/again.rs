@@ -1,6 +1,6 @@
 //! Submissions of a journal, done again by a successor: fences, semaphores and command buffers become as they were, and nothing is computed.
 //!
-//! All of them had completed. They get to the driver without command buffers, past the scheduler's gate: they take no time of the GPU.
+//! All of these submissions had completed. They reach the driver without command buffers, and past the scheduler's gate: they take no GPU time.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -28,18 +28,18 @@ const COUNTER_PATIENCE: Duration = Duration::from_secs(1);
 /// Time between two looks at the queues.
 const LOOK_EVERY: Duration = Duration::from_micros(20);
 
-/// The time for which queues are looked at without a pause: most of what computes nothing has completed then, and a journal may have tens of thousands of it.
+/// The time for which queues are polled without a pause: most submissions that compute nothing end by then, and a journal may have tens of thousands.
 const LOOK_AT_ONCE: Duration = Duration::from_micros(50);
 
-/// The number of looks in a row at which nothing could go on, after which nothing can: what one queue waits for may have completed on another
-/// between looks at the two.
+/// The number of looks in a row that must find no queue able to go on before this counts as final: a submission for which one queue waits may
+/// complete on another queue between the looks at the two.
 const LOOKS: u32 = 3;
 
 /// Does a `vkQueueSubmit` again.
 ///
 /// # Errors
 ///
-/// It fails, which it has not done before.
+/// The submission fails, which it did not do before.
 pub(crate) fn queue_submit<'a>(call: &Call<'a>, c: &venus::QueueSubmit<'a>) -> Result<(), Fault> {
     let queue = call.subject(c.queue)?;
     let device = queue.device()?;
@@ -49,7 +49,7 @@ pub(crate) fn queue_submit<'a>(call: &Call<'a>, c: &venus::QueueSubmit<'a>) -> R
     let prepared =
         prepare_submit(call, queue.family, &device, &venus::QueueSubmit { p_submits: Some(&*idle), ..*c })?;
     submit(call, &queue, batches, prepared, |raw, batches, count, fence| {
-        // SAFETY: all handles are live, the batches and what they name as well, the queue is locked.
+        // SAFETY: all handles are live, so are the batches and the objects that they name, and the queue is locked.
         unsafe { function(raw.as_raw(), count, batches, fence) }
     })
 }
@@ -58,7 +58,7 @@ pub(crate) fn queue_submit<'a>(call: &Call<'a>, c: &venus::QueueSubmit<'a>) -> R
 ///
 /// # Errors
 ///
-/// It fails, which it has not done before.
+/// The submission fails, which it did not do before.
 pub(crate) fn queue_submit2<'a>(call: &Call<'a>, c: &venus::QueueSubmit2<'a>) -> Result<(), Fault> {
     let queue = call.subject(c.queue)?;
     let device = queue.device()?;
@@ -84,7 +84,7 @@ fn idle<'a>(call: &Call<'a>, batch: &venus::SubmitInfo<'a>) -> Result<venus::Sub
     Ok(venus::SubmitInfo { p_next, command_buffer_count: 0, p_command_buffers: None, ..*batch })
 }
 
-/// Submits what is `prepared` of `batches`, whose command buffers count as submitted.
+/// Submits the prepared form of `batches`, and counts their command buffers as submitted.
 fn submit<T>(
     call: &Call<'_>,
     queue: &Queue,
@@ -116,13 +116,13 @@ fn take_command_buffers(groups: &mut Groups, batches: &[impl Batch]) {
     groups.iter_mut().for_each(take);
 }
 
-/// Waits until no submission of the context can go on: each has completed, or waits for a semaphore that is not signalled yet. Returns how the
-/// queues stand: [`Standing::Going`] if this takes longer than [`PATIENCE`].
+/// Waits until no submission of the context can go on: each has completed, or waits for a semaphore that is not signalled yet. Returns the
+/// state of the queues: [`Standing::Going`] if this takes longer than [`PATIENCE`].
 pub(crate) fn settle(context: &Context) -> Standing {
     let (start, mut still) = (Instant::now(), 0);
     loop {
         let queues = context.timelines.all();
-        // They wait for each other.
+        // All are refreshed first, because queues wait for each other.
         queues.iter().for_each(|queue| queue.refresh());
         let standings: Vec<_> = queues.iter().map(|queue| queue.standing()).collect();
         still = if standings.contains(&Standing::Going) { 0 } else { still + 1 };
@@ -145,8 +145,8 @@ pub(crate) fn settle(context: &Context) -> Standing {
     }
 }
 
-/// Waits until all submissions of the context have completed, as they had before: a driver may tell the completion of what one waits for before
-/// the value of its semaphore. Returns whether they have, within [`PATIENCE`].
+/// Waits until all submissions of the context have completed, as they had before: a driver may report that a submission has completed before its
+/// semaphore has the value for which another waits. Returns whether all have completed within [`PATIENCE`].
 pub(crate) fn complete(context: &Context) -> bool {
     let start = Instant::now();
     loop {
@@ -158,22 +158,22 @@ pub(crate) fn complete(context: &Context) -> bool {
     }
 }
 
-/// Waits until a timeline that the host is about to signal has the value that completed submissions have signalled: a driver may tell their
-/// completion before.
+/// Waits until a timeline semaphore that the host is about to signal has the value that completed submissions have signalled: a driver may report
+/// their completion before the semaphore has that value.
 pub(crate) fn await_counter(call: &Call<'_>, c: &venus::SignalSemaphore<'_>) -> Result<(), Fault> {
     let Some(info) = c.p_signal_info else { return Ok(()) };
     let signal = call.state(info.semaphore)?;
     let device = call.device(c.device)?;
     let raw = call.lowering().handle(info.semaphore)?;
     let promised = match &*signal.lock() {
-        // What is promised beyond the new value waits for it.
+        // A submission that promises a value beyond the new one waits for the host's signal.
         Signal::Timeline { promised } if *promised < info.value => *promised,
         _ => return Ok(()),
     };
     let start = Instant::now();
     while state_query::counter(&device, raw).is_some_and(|value| value < promised) {
         if start.elapsed() > COUNTER_PATIENCE {
-            // The program has broken valid usage: what signals the value waits.
+            // The program has broken valid usage: the submission that signals the value still waits.
             break;
         }
         std::thread::sleep(LOOK_EVERY);

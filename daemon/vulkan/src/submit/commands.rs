@@ -23,7 +23,7 @@ pub(crate) fn queue_submit<'a>(
         c,
         &prepare_submit,
         move |raw: vk::Queue, batches: &[sys::SubmitInfo], fence| {
-            // SAFETY: all handles are live, the batches and what they name as well, the queue is locked.
+            // SAFETY: all handles are live, so are the batches and the objects that they name, and the queue is locked.
             unsafe { function(raw.as_raw(), batches.len() as u32, batches.as_ptr(), fence) }
         },
     )?;
@@ -43,7 +43,7 @@ pub(crate) fn queue_submit2<'a>(
         c,
         &prepare_submit2,
         move |raw: vk::Queue, batches: &[sys::SubmitInfo2], fence| {
-            // SAFETY: all handles are live, the batches and what they name as well, the queue is locked.
+            // SAFETY: all handles are live, so are the batches and the objects that they name, and the queue is locked.
             unsafe { function(raw.as_raw(), batches.len() as u32, batches.as_ptr(), fence) }
         },
     )?;

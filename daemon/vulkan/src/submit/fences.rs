@@ -1,4 +1,4 @@
-//! Fences of the guest's kernel: each is answered when all that was submitted to a queue before has ended.
+//! Fences of the guest's kernel: each is answered when all earlier submissions to its queue have ended.
 
 use super::order::queue_order::QueueOrder;
 use super::order::submission::Awaited;
@@ -27,7 +27,7 @@ impl Fences {
         Arc::new(Self { order, waiting: Waiting::new() })
     }
 
-    /// Calls `done` when all that the driver has of the queue has ended, in order; at once if the device is gone or lost.
+    /// Calls `done`, in order, when all submissions of the queue that the driver has have ended; at once if the device is gone or lost.
     pub(super) fn answer(&self, done: Done) {
         let Ok(device) = self.order.device() else { return done() };
         let last = match self.order.await_last(&device) {

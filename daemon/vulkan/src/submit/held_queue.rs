@@ -1,4 +1,4 @@
-//! The held queue: what waits at the gate before one of the host's queues, in order.
+//! The held queue: the calls and fences that wait at the gate before one of the host's queues, in order.
 
 use super::order::batches::Group;
 use super::order::queue_order::Begun;
@@ -23,25 +23,25 @@ const COUNTED: u32 = 16;
 #[derive(Default)]
 pub(crate) struct HeldQueue {
     waiting: VecDeque<Entry>,
-    /// True while the first was taken out and is being dispatched.
+    /// True while the first entry is taken out and being dispatched.
     busy: bool,
-    /// True when its device is destroyed.
+    /// True when the queue's device is destroyed.
     is_closed: bool,
 }
 
 /// An entry of the held queue, whose turn comes in order.
 pub(crate) enum Entry {
-    /// A call that submits something.
+    /// A call with submissions.
     Held(Box<Held>),
     /// A fence of the guest's kernel, which takes no time of the GPU.
     Fence(Done),
 }
 
-/// A call that waits, or what is left of it.
+/// A call that waits, or the parts of it that are not dispatched yet.
 pub(crate) struct Held {
     /// The call's groups that are not dispatched yet.
     pub parts: VecDeque<Part>,
-    /// The guest's fence behind the last.
+    /// The guest's fence behind the last group.
     pub fence: Option<Arc<Fence>>,
     /// The function that calls the driver.
     pub submit: HeldSubmit,
@@ -53,12 +53,12 @@ pub(crate) struct Part {
     pub group: Group,
     /// The group's submission.
     pub begun: Begun,
-    /// The time at which it was found ready, in nanoseconds of the monotonic clock; none if it was not looked at since.
+    /// The time at which the group was found ready, in nanoseconds of the monotonic clock; none if it was not found ready yet.
     pub ready: Option<u64>,
 }
 
 impl HeldQueue {
-    /// Returns whether what comes now may pass at once.
+    /// Returns whether no entry waits or is being dispatched: the next submission may then pass at once.
     pub(crate) fn is_empty(&self) -> bool {
         self.waiting.is_empty() && !self.busy
     }
@@ -68,7 +68,7 @@ impl HeldQueue {
         self.waiting.push_back(Entry::Held(held));
     }
 
-    /// Adds a fence at the end of the held queue. Returns it if nothing is before it, or nothing will be dispatched any more.
+    /// Adds a fence at the end of the held queue. Returns the fence instead if no entry is before it, or the held queue is closed.
     pub(crate) fn push_fence(&mut self, done: Done) -> Option<Done> {
         if self.is_empty() || self.is_closed {
             return Some(done);
@@ -77,7 +77,7 @@ impl HeldQueue {
         None
     }
 
-    /// Takes the first out, if it is ready and `pass` lets it pass.
+    /// Takes the first entry out, if it is ready and `pass` lets it pass.
     pub(crate) fn take(&mut self, driver: &impl Driver, pass: impl FnOnce() -> bool) -> Result<Entry, Step> {
         let may = match self.waiting.front().filter(|_| !self.busy) {
             None => return Err(Step::Empty),
@@ -89,7 +89,7 @@ impl HeldQueue {
         Ok(first)
     }
 
-    /// Notes that the entry that was taken out is dispatched. What is not, the `rest`, is first again, or is returned if the held queue was closed meanwhile.
+    /// Notes that the entry that was taken out is dispatched. Puts its `rest` back at the head, or returns it if the held queue was closed meanwhile.
     pub(crate) fn finish(&mut self, rest: Option<Box<Held>>) -> Option<Box<Held>> {
         self.busy = false;
         match rest {
@@ -99,7 +99,7 @@ impl HeldQueue {
         None
     }
 
-    /// Returns how the held queue stands.
+    /// Returns the state of the held queue.
     pub(crate) fn standing(&mut self, driver: &impl Driver) -> Standing {
         let mut standing = Standing::default();
         let held = self.waiting.iter_mut().filter_map(|entry| match entry {

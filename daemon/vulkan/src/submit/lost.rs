@@ -1,10 +1,10 @@
-//! A device that is lost as the guest sees it, while the host's is well.
+//! A device that is lost as the guest sees it, while the host's device is well.
 //!
-//! Guests submit without waiting for a result. What cannot run, because an object in it was never made, is left out; that must not
-//! pass for a result. So the device is lost from then on: every call that waits for an answer is told so, and a fence is answered
-//! where the driver looks for it. Mesa before 26.2 lets the queue write a fence's `VkResult` to memory and polls it there: the
-//! command that would write `VK_SUCCESS` is replaced by one that writes `VK_ERROR_DEVICE_LOST`. Semaphores are signalled, since
-//! counters know no errors. Later Mesa keeps fences in the guest, where nothing can be told: its context ends.
+//! Guests submit without waiting for a result. The worker leaves out the parts that cannot run because an object in them was never made.
+//! The guest must not take the outcome for a result, so the device is lost from then on: every call that waits for an answer reports it, and
+//! a fence is answered where the guest's driver looks. Mesa before 26.2 lets the queue write a fence's `VkResult` to memory and polls it there:
+//! the command that would write `VK_SUCCESS` is replaced by one that writes `VK_ERROR_DEVICE_LOST`. Semaphores are signalled, since
+//! counters know no errors. Later Mesa keeps fences in the guest, where the worker cannot report the loss: the context ends.
 //!
 //! When the worker itself is gone, the device process writes these words ([`shm::ResultWords`]).
 
@@ -83,7 +83,7 @@ fn lowered<T>(lowered: Result<T, Fault>) -> Result<Option<T>, Fault> {
     }
 }
 
-/// Returns a chain without masks of device groups, as they count command buffers that are not there any more.
+/// Returns a chain without masks of device groups, because the masks count command buffers that are left out.
 pub(super) fn without_masks<'a>(
     call: &Call<'a>,
     chain: &[ChainStruct<'a>],
@@ -93,7 +93,7 @@ pub(super) fn without_masks<'a>(
     Ok(call.arena.slice_copy(&kept)?)
 }
 
-/// Returns the host handles of the command buffers that can run. What would tell the guest of success is replaced.
+/// Returns the host handles of the command buffers that can run. A command buffer that would report success to the guest is replaced.
 fn kept(
     call: &Call<'_>,
     device: &Device,

@@ -1,4 +1,4 @@
-//! Submissions of a guest in C form, with what they wait for and signal; on a lost device, the part of them that can run.
+//! Submissions of a guest in C form, with their waits and signals; on a lost device, only the part that can run.
 
 use super::lost;
 use super::order::batches::{Batch, Group, Groups, groups, used_semaphores};
@@ -27,13 +27,13 @@ pub(super) fn submitted(result: i32) -> Result<venus::VkResult, Fault> {
 
 /// The part of a submission that reaches the driver.
 enum Runnable<T> {
-    /// All of it.
+    /// The whole submission.
     Whole(T),
-    /// The part that [`lost`] leaves of it.
+    /// The part that [`lost`] keeps.
     Partly,
 }
 
-/// Lowers a submission; if something in it was never made, or the device is lost already, the device is lost.
+/// Lowers a submission. If an object in it was never made, the device is lost; on a lost device, only the part that can run is submitted.
 fn runnable<T>(call: &Call<'_>, whole: impl FnOnce() -> Result<T, Fault>) -> Result<Runnable<T>, Fault> {
     if call.context.failures.is_lost() {
         call.context.journal.breaks("its device is lost");
@@ -52,7 +52,7 @@ fn runnable<T>(call: &Call<'_>, whole: impl FnOnce() -> Result<T, Fault>) -> Res
 /// The groups of a submission, its batches in C form and the guest's fence behind it.
 pub(super) type Prepared<T> = (Groups, *const T, Option<Arc<Fence>>);
 
-/// Marks the command buffers of a group before the driver is called, so that nothing of them is destroyed or reset meanwhile.
+/// Marks the command buffers of a group before the driver is called, so that none of them is destroyed or reset meanwhile.
 pub(super) fn mark(call: &Call<'_>, group: &Group, place: Place) -> Result<(), Fault> {
     group.command_buffers.iter().try_for_each(|id| command_buffer::submit(call, *id, place))
 }
@@ -72,7 +72,7 @@ fn behind(l: &Lowering<'_>, groups: &mut Groups, fence: venus::Fence) -> Result<
     Ok(Some(shared))
 }
 
-/// Prepares a submission for a queue with these abilities; `lost` makes the part of it that can run if not all can.
+/// Prepares a submission for a queue with these abilities; if it cannot run as a whole, `lost` lowers the part that can.
 fn prepared<'a, B: Batch + Lower<Sys: 'a>>(
     call: &Call<'a>,
     batches: &[B],
@@ -103,7 +103,7 @@ fn prepared<'a, B: Batch + Lower<Sys: 'a>>(
     match runnable(call, whole)? {
         Runnable::Whole(submission) => Ok(submission),
         Runnable::Partly => {
-            // Before they are lowered, so that none is another by then.
+            // The semaphores are looked up before the batches are lowered, so that no id names another semaphore by then.
             let uses = used_semaphores(&call.lowering().objects, batches);
             let submits = lost()?;
             let runs = |id: &_| matches!(command_buffer::runs(call, *id), Ok(Some((_, None))));

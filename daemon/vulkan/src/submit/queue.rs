@@ -2,9 +2,9 @@
 //!
 //! | part | is |
 //! | --- | --- |
-//! | [`Order`] | what was submitted and has not ended; it calls the driver |
-//! | [`Fences`] | the fences of the guest's kernel, behind what was submitted |
-//! | [`Admission`] | the gate and the held queue before the order, if a scheduler or a trace looks on |
+//! | [`QueueOrder`] | the submissions that have not ended; it calls the driver |
+//! | [`Fences`] | the fences of the guest's kernel, behind the submissions |
+//! | [`Admission`] | the gate and the held queue before the order, if a scheduler or a trace observes the queue |
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -53,7 +53,7 @@ impl std::fmt::Debug for Queue {
 pub(crate) trait Submitting {
     /// The type of the command when its values live elsewhere.
     type On<'b>;
-    /// Returns the command, if it is this one.
+    /// Returns the command, if it is of this type.
     fn of<'b>(command: venus::Command<'b>) -> Option<Self::On<'b>>;
 }
 
@@ -79,10 +79,10 @@ impl Submitting for venus::QueueSubmit2<'static> {
     }
 }
 
-/// Bytes that each submission in the held queue has of its own; more is shared by all (`arena_bytes`).
+/// The bytes that each submission in the held queue has of its own; all submissions share the bytes beyond these (`arena_bytes`).
 const HELD_OWN: usize = 4096;
 
-/// A function that lowers a command for a queue of a family, for a call in whose arena the values live.
+/// A function that lowers a command, whose values live in the arena of a call, for a queue of a family.
 pub(crate) type Prepare<C, T> =
     dyn for<'b> Fn(&Call<'b>, u32, &Device, &<C as Submitting>::On<'b>) -> Result<Prepared<T>, Fault>;
 
@@ -114,7 +114,7 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// It has asked for none, or the device is being destroyed.
+    /// The guest has asked for none, or the device is being destroyed.
     pub(super) fn first_of(context: &Context, device: &Device) -> Result<Arc<Self>, Fault> {
         let id = device
             .first_queue()
@@ -130,7 +130,7 @@ impl Queue {
     ///
     /// # Errors
     ///
-    /// It is gone.
+    /// The device is gone.
     pub(super) fn device(&self) -> Result<Arc<Device>, Fault> {
         self.order.device()
     }
@@ -165,7 +165,7 @@ impl Queue {
             return self.hold::<C, T>(admission, call, &device, prepare, function);
         }
         let mut submit = |raw, range: &Range<usize>, fence, slot| {
-            // SAFETY: `batches` has those of all groups.
+            // SAFETY: `batches` has the batches of all groups.
             unsafe { stamped(batches, range, slot, |batches| function(raw, batches, fence)) }
         };
         let mark = |group: &_, place| mark(call, group, place);
@@ -191,14 +191,14 @@ impl Queue {
         }
     }
 
-    /// Submits what a guest wants submitted, past the held queue.
+    /// Submits the groups of a call now, past the held queue.
     pub(super) fn submit_now(
         &self,
         call: &Calling<'_, impl Fn(&Group, Place) -> Result<(), Fault>>,
         submit: &mut Submit<'_>,
     ) -> Result<i32, Fault> {
         let result = self.order.submit(call, submit)?;
-        // If the driver refused a group, it may have those before.
+        // If the driver refused a group, it may have taken the groups before.
         self.admission.iter().for_each(|admission| admission.submitted_at_once());
         Ok(result)
     }
@@ -223,7 +223,7 @@ impl Queue {
         let kept = Kept { _arena: arena, batches };
         let submit = Box::new(move |raw, range: &Range<usize>, fence, slot| {
             let kept = &kept;
-            // SAFETY: `batches` has those of all groups, and its memory is kept.
+            // SAFETY: `batches` has the batches of all groups, and its memory is kept.
             unsafe { stamped(kept.batches, range, slot, |batches| function(raw, batches, fence)) }
         });
         let mark = |group: &_, place| mark(call, group, place);

@@ -67,7 +67,7 @@ fn a_device_whose_queue_has_no_name_does_not_take_that_of_another() {
     }));
     let fences: Vec<_> = (20..28).map(venus::Fence).collect();
     fences.iter().for_each(|id| create_fence(&world, *id));
-    // There is no room for it in the table.
+    // The table has no room for the queue.
     ask_for_queue(&world, DEVICE, 1);
     assert!(world.renderer.context().objects.read().get(QUEUE).is_err());
     for fence in fences {

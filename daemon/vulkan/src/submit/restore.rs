@@ -1,4 +1,4 @@
-//! Fences and semaphores of a snapshot: they become as they were by submissions of ours, which are waited for.
+//! Fences and semaphores of a snapshot: submissions of ours set them to the states that they had, and the worker waits for these submissions.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -29,7 +29,7 @@ pub(crate) fn is_signalled(fence: &Fence, device: &Device) -> bool {
     device.is_signalled_now(fence.raw)
 }
 
-/// The state of a timeline or of an event that a snapshot has to bring back.
+/// The state of a semaphore that a snapshot has to bring back.
 pub(crate) enum Semaphore {
     /// A timeline at this value; none if the driver does not say.
     Timeline(Option<u64>),
@@ -39,10 +39,10 @@ pub(crate) enum Semaphore {
     Pending,
 }
 
-/// Returns the state of a semaphore of a device on which nothing is pending that was submitted.
+/// Returns the state of a semaphore of a device on which no submission is pending.
 ///
-/// A driver may tell that a submission is complete a moment before the counters of its timelines have the values that it signals, as lavapipe
-/// does: they will have them.
+/// A driver may report that a submission is complete a moment before the counters of its timelines have the values that it signals, as lavapipe
+/// does. The counters will have them, so this function returns the promised value if it is greater.
 pub(crate) fn semaphore(object: &Object, signal: &Mutex<Signal>, device: &Device) -> Semaphore {
     match &*signal.lock() {
         Signal::Timeline { promised } => {

@@ -1,6 +1,6 @@
-//! State queries of a guest, whose answer may be another in a moment: whether a fence is signalled, what a semaphore's counter is.
+//! State queries of a guest, whose answer may change at any moment: whether a fence is signalled, which value a semaphore's counter has.
 //!
-//! Whether and for how long an answer is kept back is not decided here.
+//! Other modules decide whether and for how long an answer is kept back.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -18,19 +18,19 @@ use std::sync::Arc;
 use std::time::Duration;
 use waiting::hold::{About, Query};
 
-/// A state query of a guest about an object. The object is not destroyed while there is this value.
+/// A state query of a guest about an object. The object is not destroyed while this value exists.
 pub struct StateQuery<'r> {
     device: Arc<Device>,
     asked: Asked,
     about: About,
-    // Ends last: what is in flight may be looked up.
+    // Dropped last: objects may be looked up only while it exists.
     _in_flight: InFlight<'r>,
 }
 
 enum Asked {
     /// The query asks whether a fence is signalled.
     Fence(Arc<Fence>),
-    /// The query asks what comes after `was` on a timeline, with what was submitted to come.
+    /// The query asks for the value after `was` on a timeline semaphore, which pending submissions may signal.
     Counter { raw: u64, was: u64, signal: Arc<Mutex<Signal>> },
 }
 
@@ -73,7 +73,7 @@ impl Query for StateQuery<'_> {
         match &self.asked {
             Asked::Fence(fence) if fence.is_held() => fence.wait_released(limit),
             Asked::Fence(fence) => {
-                // SAFETY: device and fence are live. Whatever it says, the caller looks again.
+                // SAFETY: device and fence are live. Whatever the driver returns, the caller looks again.
                 let _ = unsafe { self.device.ash.wait_for_fences(&[fence.raw], true, nanoseconds) };
             }
             Asked::Counter { raw, was, .. } => {
@@ -96,7 +96,7 @@ impl Query for StateQuery<'_> {
     }
 }
 
-/// Returns the value that a timeline semaphore has come to; none if the driver does not say.
+/// Returns the value that a timeline semaphore has reached; none if the driver does not report it.
 pub(super) fn counter(device: &Device, semaphore: u64) -> Option<u64> {
     let function = device.table.get_semaphore_counter_value?;
     let mut value = 0;

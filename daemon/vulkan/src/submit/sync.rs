@@ -1,8 +1,8 @@
 //! Fences and semaphores: waits in slices, and SYNC_FD payloads emulated where Mesa before 26.2 needs them.
 //!
-//! A guest's sync file lives in the guest's kernel. What reaches the host is only "the payload was taken out" (after an export)
-//! and "the payload is signalled already" (before an import); both are answered with empty submissions or a wait, so that no
-//! support of the host's driver is needed.
+//! A guest's sync file lives in the guest's kernel. The host learns only that "the payload was taken out" (after an export) and
+//! that "the payload is signalled already" (before an import). The worker answers both with empty submissions or a wait, which need no
+//! support of the host's driver.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -25,11 +25,11 @@ use std::ops::Range;
 use std::sync::Arc;
 use std::time::Duration;
 
-/// Time between two looks at fences of which some wait at the gate.
+/// Time between two looks at fences if the submissions of some wait at the gate.
 const HELD_LOOK: Duration = Duration::from_micros(500);
 
-/// Calls `wait` with slices of `timeout` nanoseconds until it is done, the time is over or the wait has to end. A wait that is interrupted goes on with
-/// the time that is left; in a successor it begins anew.
+/// Calls `wait` with slices of `timeout` nanoseconds until it is done, the time is over or the wait has to end. An interrupted wait goes on with
+/// the remaining time; in a successor the wait begins anew.
 fn in_slices(timeout: u64, cancel: &Cancel, mut wait: impl FnMut(u64) -> i32) -> Result<i32, Fault> {
     let start = cancel.begins();
     let total = Duration::from_nanos(timeout);
@@ -64,7 +64,7 @@ pub(crate) fn wait_for_fences<'a>(
     Ok(venus::WaitForFencesReply { result: venus::VkResult(result) })
 }
 
-/// Waits for one slice, for fences that the driver knows of: what signals the others waits at the gate.
+/// Waits for one slice, for the fences that the driver knows of: the submissions that signal the others wait at the gate.
 fn wait_slice(device: &Device, fences: &[Arc<Fence>], all: bool, slice: u64) -> i32 {
     let held = fences.iter().find(|fence| fence.is_held());
     if let Some(held) = held.filter(|_| all) {
@@ -73,7 +73,7 @@ fn wait_slice(device: &Device, fences: &[Arc<Fence>], all: bool, slice: u64) -> 
     }
     let known: Vec<_> = fences.iter().filter(|fence| !fence.is_held()).map(|fence| fence.raw).collect();
     let slice = match held {
-        // It may be signalled before the others.
+        // The held fence may be signalled before the others.
         Some(held) => {
             held.wait_released(Duration::from_nanos(slice).min(HELD_LOOK));
             0
@@ -190,14 +190,14 @@ fn reset_unless_pending(
 }
 
 fn reset(device: &Device, fence: vk::Fence) -> i32 {
-    // SAFETY: device and fence are live, and no submission is going to signal the fence: that was looked at before.
+    // SAFETY: device and fence are live, and no submission is going to signal the fence: the caller has checked this.
     match unsafe { device.ash.reset_fences(&[fence]) } {
         Ok(()) => 0,
         Err(error) => error.as_raw(),
     }
 }
 
-/// `vkResetFenceResourceMESA`: the fence is as after an export, unsignalled, once its payload was signalled.
+/// `vkResetFenceResourceMESA`: once its payload was signalled, the fence becomes unsignalled, as after an export.
 pub(crate) fn reset_fence_resource_mesa(
     call: &Call<'_>,
     c: &venus::ResetFenceResourceMESA,
@@ -227,7 +227,7 @@ pub(crate) fn wait_semaphore_resource_mesa(
     Ok(venus::WaitSemaphoreResourceMESAReply {})
 }
 
-/// `vkImportSemaphoreResourceMESA`: the payload was waited for in the guest, so the semaphore becomes signalled.
+/// `vkImportSemaphoreResourceMESA`: the guest has waited for the payload, so the semaphore becomes signalled.
 pub(crate) fn import_semaphore_resource_mesa<'a>(
     call: &Call<'a>,
     c: &venus::ImportSemaphoreResourceMESA<'a>,
@@ -263,7 +263,7 @@ fn submit_empty(
 ) -> Result<(), Fault> {
     let queue = Queue::first_of(call.context, device)?;
     let groups = groups(&call.lowering().objects, &[used])?;
-    // Weak, as the device owns what waits in its held queues.
+    // Weak, because the device owns the submissions that wait in its held queues.
     let device = Arc::downgrade(device);
     let submit = move |queue, _: &Range<usize>, fence, _| match device.upgrade() {
         Some(device) => {

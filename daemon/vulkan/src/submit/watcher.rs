@@ -20,8 +20,8 @@ impl Watcher {
         Self { order, waiting: Waiting::new() }
     }
 
-    /// Starts to watch a submission that the driver has, unless one is watched already. The thread goes on with others as long as the gate wants to
-    /// know of their ends.
+    /// Starts to watch a submission that the driver has, unless one is watched already. The thread goes on with further submissions as long as the
+    /// gate wants to know of their ends.
     pub(super) fn watch(&self) {
         let Ok(device) = self.order.device() else { return };
         let Some(awaited) = next(&self.order) else { return };
@@ -32,7 +32,7 @@ impl Watcher {
         refused.into_iter().for_each(|awaited| _ = self.order.let_go(&device, awaited));
     }
 
-    /// Lets the thread wait for what is left, and ends it.
+    /// Lets the thread wait for the remaining submissions, and ends the thread.
     pub(super) fn end(&self) {
         self.waiting.end();
     }
@@ -48,7 +48,7 @@ fn watch_all(device: &Device, order: &QueueOrder, arriving: &Receiver<Awaited>) 
         }
         let has_ended = order.let_go(device, awaited);
         let wants_next = order.gate().is_some_and(|gate| gate.wants_completions());
-        // One that has not ended would be the next again, without a pause.
+        // A submission that has not ended would be the next again, without a pause.
         following = (has_ended && wants_next).then(|| next(order)).flatten();
     }
 }
@@ -56,7 +56,7 @@ fn watch_all(device: &Device, order: &QueueOrder, arriving: &Receiver<Awaited>) 
 /// Returns the submission to be watched next, if the driver has any and none is watched.
 fn next(order: &QueueOrder) -> Option<Awaited> {
     let gate = order.gate()?;
-    // With a lease the driver has more than a moment's work, and there is room for more when some of it is over.
+    // With a lease, the driver has more than a moment's work, and there is room for more when some of that is over.
     let which = match (gate.is_traced(), gate.is_open()) {
         (true, _) => Watched::First,
         (false, true) => Watched::Half,

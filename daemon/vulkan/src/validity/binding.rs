@@ -1,4 +1,4 @@
-//! Bindings and dispatches in recordings: drivers copy what they bind into arrays of a fixed size, and read it back without looking.
+//! Bindings and dispatches in recordings: drivers copy bound objects into arrays of a fixed size, and read these arrays without a check.
 
 use super::writes;
 use crate::context::error::{Fault, demand};
@@ -24,7 +24,7 @@ pub(crate) fn cmd_bind_pipeline(
     Ok(())
 }
 
-/// Demands that sets that are bound at once fit a layout.
+/// Demands that sets bound by one command fit a layout.
 fn demand_sets(
     l: &Lowering<'_>,
     layout: venus::PipelineLayout,

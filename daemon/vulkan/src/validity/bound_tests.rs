@@ -1,4 +1,4 @@
-//! Tests of memory that buffers and images are bound to, several at once: all are, or none is.
+//! Tests of commands that bind several buffers or images to memory: all of them are bound, or none.
 
 use crate::null::world_for_tests::{DEVICE, PAGES, SIZE, World};
 use protocol::venus::generated as venus;
@@ -69,7 +69,7 @@ fn has_buffer_memory(world: &World, id: u64) -> bool {
     objects.get(venus::Buffer(id)).unwrap().state::<venus::Buffer>().unwrap().has_memory()
 }
 
-/// Returns which planes of an image have memory, where they are known to be bound.
+/// Returns for each plane of an image whether it is marked as bound to memory.
 fn image_memory(world: &World, id: u64) -> [bool; 3] {
     let objects = world.renderer.context().objects.read();
     let image = objects.get(venus::Image(id)).unwrap().state::<venus::Image>().unwrap();

@@ -1,4 +1,4 @@
-//! Buffers: ranges lie in them, and they lie in their memory.
+//! Checks of buffers: ranges lie in their buffer, and buffers lie in their memory.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -74,7 +74,7 @@ pub(crate) fn memory_size(l: &Lowering<'_>, id: venus::DeviceMemory) -> Result<u
     Ok(l.objects.get(id)?.state::<venus::DeviceMemory>()?.size())
 }
 
-/// Demands that something of `size` bytes, aligned to `alignment`, lies in memory at an offset.
+/// Demands that a resource of `size` bytes, aligned to `alignment`, lies in memory at an offset.
 pub(crate) fn demand_in_memory(
     l: &Lowering<'_>,
     memory: venus::DeviceMemory,
@@ -88,7 +88,7 @@ pub(crate) fn demand_in_memory(
     demand(inside && offset.is_multiple_of(alignment.max(1)), "it is bound outside of its memory")
 }
 
-/// Marks what is bound together, unless some of it was bound before, or is named twice: then nothing is marked. Returns whether it is.
+/// Marks the resources of one command as bound. If one was bound before or is named twice, none is marked. Returns whether they are.
 pub(crate) fn mark_all<T>(all: &[T], bind: impl Fn(&T) -> bool, unbind: impl Fn(&T)) -> bool {
     let marked = all.iter().take_while(|one| bind(one)).count();
     if marked < all.len() {

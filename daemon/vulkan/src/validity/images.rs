@@ -1,4 +1,4 @@
-//! Images: levels and layers that are there, regions that lie in them, and memory that they lie in.
+//! Checks of images: levels and layers exist, regions lie in their image, and images lie in their memory.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -61,7 +61,7 @@ pub(crate) fn of_image(device: &Device, info: &venus::ImageCreateInfo<'_>) -> Re
     })
 }
 
-/// Returns the aspects of images of a format that a command can name. That of colour stands for all planes, too.
+/// Returns the aspects of images of a format that a command can name. The colour aspect also stands for all planes.
 fn aspects(format: venus::Format) -> ImageAspectFlags {
     use ImageAspectFlags as A;
     use venus::Format as F;
@@ -77,7 +77,7 @@ fn aspects(format: venus::Format) -> ImageAspectFlags {
     }
 }
 
-/// Returns the limits of the driver for images of this kind; those for any image, where it does not say.
+/// Returns the driver's limits for images of this kind, or those for any image if the driver does not tell them.
 fn limits_of(device: &Device, info: &venus::ImageCreateInfo<'_>) -> vk::ImageFormatProperties {
     let physical = &device.physical;
     let modifiers = venus::ImageTiling::DRM_FORMAT_MODIFIER_EXT;
@@ -156,7 +156,7 @@ fn bind(l: &Lowering<'_>, device: &Device, infos: &[venus::BindImageMemoryInfo<'
         let needs = match plane {
             // SAFETY: device and image are live.
             None => unsafe { device.ash.get_image_memory_requirements(raw) },
-            // A plane needs no less than nothing; drivers say how much in a call of its own.
+            // The size of a plane is not checked: drivers tell it in a call of its own.
             Some(_) => vk::MemoryRequirements::default(),
         };
         buffers::demand_in_memory(l, info.memory, info.memory_offset, (needs.size, needs.alignment))?;

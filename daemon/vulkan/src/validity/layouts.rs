@@ -1,4 +1,4 @@
-//! Layouts of descriptor sets and of pipelines, and the numbers that drivers multiply when they make pools and sets.
+//! Checks of layouts of descriptor sets and of pipelines, and of the numbers that drivers multiply when they make pools and sets.
 
 use crate::context::error::{Fault, demand};
 use crate::kinds::layout::{Binding, SetFacts, SetLayout};
@@ -9,13 +9,13 @@ use protocol::venus::generated::{
 };
 use std::sync::Arc;
 
-/// The most descriptors of one layout or pool, and sets of a pool: times the largest descriptor this is no more than 32 bits.
+/// The most descriptors of one layout or pool, and sets of a pool. Multiplied by the size of the largest descriptor, this number fits into 32 bits.
 const DESCRIPTORS: u64 = 1 << 24;
 
-/// The largest number of a binding. Drivers keep arrays up to it.
+/// The largest number of a binding. Drivers keep arrays up to this number.
 const BINDING: u32 = 1 << 20;
 
-/// Checks the description of a layout of descriptor sets, and returns what it asks for.
+/// Checks the description of a layout of descriptor sets, and returns the facts about the layout.
 pub(crate) fn of_bindings(
     l: &Lowering<'_>,
     info: Option<&venus::DescriptorSetLayoutCreateInfo<'_>>,
@@ -74,7 +74,7 @@ fn is_dynamic(ty: venus::DescriptorType) -> bool {
     ty == venus::DescriptorType::UNIFORM_BUFFER_DYNAMIC || ty == venus::DescriptorType::STORAGE_BUFFER_DYNAMIC
 }
 
-/// Checks the description of a layout of pipelines, and returns the layouts of sets that it asks for.
+/// Checks the description of a layout of pipelines, and returns the set layouts that it names.
 pub(crate) fn of_pipelines(
     l: &Lowering<'_>,
     device: &Device,

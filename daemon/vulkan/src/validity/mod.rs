@@ -1,11 +1,11 @@
-//! The rules that a command must keep to before the host's driver hears of it: those of valid usage whose violation can corrupt this
-//! process, on the side of the processor. Drivers index by them without looking.
+//! The rules that a command must keep before it goes to the host's driver: those of valid usage whose violation can corrupt this process, on the side
+//! of the processor. Drivers use values of commands as indices without a check.
 //!
-//! `protocol/codegen/inputs/execution.toml` says which command is checked where; commands executed by hand check themselves. A check looks
-//! at what its objects were created with, which the check of the creation has left in the table of objects. What a program survives
-//! natively it survives here: a command that breaks a rule is left out, or answered with `VK_ERROR_VALIDATION_FAILED`.
+//! `protocol/codegen/inputs/execution.toml` says which command is checked where; commands executed by hand check themselves. A check reads the facts
+//! about its objects that the check of their creation has left in the table of objects. A program survives here each error that it survives natively:
+//! a command that breaks a rule is left out, or answered with `VK_ERROR_VALIDATION_FAILED`.
 //!
-//! What only the GPU can trip over is not looked at; it is confined there by the driver.
+//! Errors that only the GPU can trip over are not checked; the driver confines them there.
 
 pub(crate) mod binding;
 pub(crate) mod buffers;

@@ -6,7 +6,7 @@ use crate::lowering::lower::Lowering;
 use crate::objects::object::StateOf;
 use protocol::venus::generated as venus;
 
-/// Returns what is known of a pipeline of this kind.
+/// Returns the facts about a pipeline of this kind.
 pub(crate) fn facts(
     l: &Lowering<'_>,
     bind_point: venus::PipelineBindPoint,
@@ -17,7 +17,7 @@ pub(crate) fn facts(
     Ok(StateOf::of(PipelineFacts { bind_point, layout }))
 }
 
-/// Checks descriptions of compute pipelines: each has a shader and a layout, and refers to no pipeline that is not there.
+/// Checks descriptions of compute pipelines: each has a shader and a layout, and refers to no missing pipeline.
 pub(crate) fn check_compute(infos: &[venus::ComputePipelineCreateInfo<'_>]) -> Result<(), Fault> {
     for (at, info) in infos.iter().enumerate() {
         demand(info.stage.p_name.is_some(), "a shader without an entry point")?;
@@ -33,7 +33,7 @@ pub(crate) fn check_compute(infos: &[venus::ComputePipelineCreateInfo<'_>]) -> R
     Ok(())
 }
 
-/// Checks descriptions of graphics pipelines: specialisation only, the rest is the driver's affair.
+/// Checks descriptions of graphics pipelines: entry points and specialisation only; the rest is up to the driver.
 pub(crate) fn check_graphics(infos: &[venus::GraphicsPipelineCreateInfo<'_>]) -> Result<(), Fault> {
     let stages = infos.iter().flat_map(|info| info.p_stages.unwrap_or(&[]));
     for stage in stages {

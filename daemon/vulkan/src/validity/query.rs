@@ -1,4 +1,4 @@
-//! Queries: drivers keep them in arrays.
+//! Checks of queries, which drivers keep in arrays.
 
 use crate::context::error::{Fault, demand};
 use crate::kinds::command_buffer::RecordingState;

@@ -1,4 +1,4 @@
-//! Regions of images that are copied, between images and from and to buffers.
+//! Checks of image regions that are copied: between images, and from and to buffers.
 
 use crate::context::error::{Fault, demand};
 use crate::kinds::buffer::BufferFacts;
@@ -13,7 +13,7 @@ const OUTSIDE: &str = "a region outside of its image, or an image without memory
 
 const REMAINING: u32 = u32::MAX;
 
-/// Returns what a region is made of: the texels of the level, and the blocks of one aspect in memory.
+/// Returns the extent of the region's level in texels, and the blocks of one aspect in memory.
 fn aspect(image: &ImageFacts, layers: &venus::ImageSubresourceLayers) -> ([u32; 3], FormatBlock) {
     let (extent, block) = (image.level_extent(layers.mip_level), image.block);
     let bytes = |bytes| FormatBlock { bytes, extent: [1, 1, 1] };
@@ -37,7 +37,7 @@ fn aspect(image: &ImageFacts, layers: &venus::ImageSubresourceLayers) -> ([u32; 
     }
 }
 
-/// Demands that the texels from `from` to `to` lie in a level, and that level and layers are there.
+/// Demands that the texels from `from` to `to` lie in a level, and that level and layers exist.
 fn demand_inside(
     image: &ImageFacts,
     layers: &venus::ImageSubresourceLayers,
@@ -47,14 +47,14 @@ fn demand_inside(
     let all = layers.layer_count == REMAINING && layers.base_array_layer < image.layers;
     let there = all || layers.layer_count > 0 && last <= image.layers.into();
     demand(image.has_memory() && layers.mip_level < image.levels && there, OUTSIDE)?;
-    // Drivers look up how texels lie by the aspect, and take it for one of the image's.
+    // Drivers look up the layout of texels by the aspect, and assume that the image has this aspect.
     let mask = layers.aspect_mask.0;
     demand(mask != 0 && mask & !image.aspects.0 == 0, "a region of an aspect that the image does not have")?;
     let (extent, block) = aspect(image, layers);
     let inside = |at: usize| {
         // The last block of a compressed level reaches over its edge.
         let most = i64::from(extent[at].next_multiple_of(block.extent[at].max(1)));
-        // Layers stand for depth in a copy between an image of layers and one of depth.
+        // In a copy between an image with layers and a volume, layers stand for depth.
         let most = if at == 2 && !image.volume { most.max(layers.layer_count.into()) } else { most };
         (0..=most).contains(&from[at]) && (0..=most).contains(&to[at])
     };
@@ -224,10 +224,10 @@ checks! {
     };
 }
 
-/// One region of a copy, whichever way it goes.
+/// One region of a copy, in either direction.
 #[derive(Clone, Copy)]
 pub(crate) struct Region {
-    /// Flags that say whether texels are taken as they lie in the image.
+    /// Flags that say whether texels are copied in the layout of the image.
     pub flags: venus::HostImageCopyFlags,
     /// Texels from row to row, or 0.
     pub row_length: u32,

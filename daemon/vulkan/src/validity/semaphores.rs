@@ -1,4 +1,4 @@
-//! Semaphores: the two types are different structs in drivers, and values come in arrays of their own.
+//! Checks of semaphores: the two types are different structs in drivers, and values come in arrays of their own.
 
 use crate::context::error::{Fault, demand};
 use crate::logical::device::Device;
@@ -40,8 +40,8 @@ pub(crate) fn check_wait(l: &Lowering<'_>, info: Option<&venus::SemaphoreWaitInf
     Ok(())
 }
 
-/// The batches of `vkQueueSubmit` without arrays of values that do not apply: a program may give any number of values where no semaphore
-/// is a timeline, and drivers would read as many as there are semaphores.
+/// Returns the batches of `vkQueueSubmit` without arrays of values that do not apply. A program may give any number of values if no semaphore is a
+/// timeline, and drivers would read as many values as there are semaphores.
 pub(crate) fn applying<'a>(
     arena: &'a Arena,
     submits: &'a [venus::SubmitInfo<'a>],
@@ -80,7 +80,7 @@ fn applies(submit: &venus::SubmitInfo<'_>) -> bool {
     })
 }
 
-/// Returns the values without an array that has another length than there are semaphores.
+/// Returns the values without arrays whose length differs from the number of semaphores.
 fn without_loose<'a>(
     submit: &venus::SubmitInfo<'_>,
     values: &venus::TimelineSemaphoreSubmitInfo<'a>,
@@ -100,7 +100,7 @@ fn without_loose<'a>(
     }
 }
 
-/// Checks one batch of `vkQueueSubmit`, as [`applying`] leaves it: it has as many values as semaphores where one is a timeline.
+/// Checks one batch of `vkQueueSubmit`, as [`applying`] leaves it: if a semaphore is a timeline, there are as many values as semaphores.
 pub(crate) fn check_submit(objects: &Reading<'_>, submit: &venus::SubmitInfo<'_>) -> Result<(), Fault> {
     let (waits, signals) =
         (submit.p_wait_semaphores.unwrap_or(&[]), submit.p_signal_semaphores.unwrap_or(&[]));

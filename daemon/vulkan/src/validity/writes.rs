@@ -1,4 +1,4 @@
-//! Writes and copies of descriptors: they stay within the bindings of their sets, and what they name is there.
+//! Checks of writes and copies of descriptors: these stay within the bindings of their sets, and the objects that they name exist.
 
 use crate::context::error::{Fault, demand};
 use crate::kinds::descriptor_set::DescriptorSet;
@@ -13,7 +13,7 @@ const OUTSIDE: &str = "descriptors outside of their binding";
 
 const WHOLE_SIZE: u64 = u64::MAX;
 
-/// Sets of one command: one, mostly.
+/// The sets of one command: mostly one set.
 pub(crate) type Sets = SmallVec<[Arc<DescriptorSet>; 2]>;
 
 /// `vkUpdateDescriptorSets`; returns the sets.
@@ -55,8 +55,8 @@ fn set<'t>(l: &'t Lowering<'_>, id: venus::DescriptorSet) -> Result<(&'t Object,
     Ok((object, object.state::<venus::DescriptorSet>()?))
 }
 
-/// Demands that `count` descriptors from an element of a binding on are there, in following bindings of the same kind if they are more than
-/// are left (Vulkan 14.2.1, "consecutive binding updates"). Returns the first binding.
+/// Demands that `count` descriptors exist from an element of a binding on. If the binding has fewer left, following bindings of the same kind hold
+/// the rest (Vulkan 14.2.1, "consecutive binding updates"). Returns the first binding.
 fn span(
     facts: &SetFacts,
     variable_count: u32,
@@ -82,7 +82,7 @@ fn span(
         }
         left = left.saturating_sub(room.saturating_sub(skipped));
         skipped = skipped.saturating_sub(room);
-        // Nothing follows an inline uniform block.
+        // A write of an inline uniform block does not go on in the next binding.
         if first.ty == DescriptorType::INLINE_UNIFORM_BLOCK {
             break;
         }
@@ -100,7 +100,7 @@ pub(crate) fn check_write(
 ) -> Result<(), Fault> {
     let count = write.descriptor_count;
     if count == 0 {
-        // Illegal, and nothing happens.
+        // Such a write is illegal, and is left out.
         return demand(false, "a write of no descriptors");
     }
     let binding = span(facts, variable_count, write.dst_binding, write.dst_array_element, count)?;

@@ -1,4 +1,4 @@
-//! The capabilities that a module may declare, and what of a device enables each: the registry's table "List of SPIR-V Capabilities".
+//! The capabilities that a module may declare, and the parts of a device that enable each: the registry's table "List of SPIR-V Capabilities".
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -18,7 +18,7 @@ const FEATURES: [&str; 2] = ["VkPhysicalDeviceFeatures", "VkPhysicalDeviceFeatur
 /// The start of structs that unite features of older structs, under the same names.
 const UNITED: &str = "VkPhysicalDeviceVulkan1";
 
-/// The table of the capabilities that something which is served enables.
+/// The table of the capabilities that a served part of a device enables.
 pub(super) fn capabilities(protocol: &Protocol, registry: &str, rows: &mut Rows) -> Result<TokenStream> {
     let document = roxmltree::Document::parse(registry).context("the registry is not XML")?;
     let known: BTreeMap<String, spirv::Capability> = (0..ENUMERANT_MAX)
@@ -53,7 +53,7 @@ pub(super) fn capabilities(protocol: &Protocol, registry: &str, rows: &mut Rows)
     })
 }
 
-/// Returns what of a device enables a capability, as far as it is served.
+/// Returns the parts of a device that enable a capability, as far as they are served.
 fn enablers(protocol: &Protocol, capability: Node<'_, '_>) -> Result<Vec<TokenStream>> {
     let mut enables = Vec::new();
     for enable in capability.children().filter(|child| child.has_tag_name("enable")) {

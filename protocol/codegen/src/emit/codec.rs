@@ -1,4 +1,4 @@
-//! The codec of Venus: which files there are, and what goes into each.
+//! The codec of Venus: its files, and the content of each.
 
 use anyhow::Result;
 use proc_macro2::TokenStream;

@@ -69,7 +69,7 @@ fn request(protocol: &Protocol, command: &Command) -> TokenStream {
     }
 }
 
-/// The reply to a command that failed: its out parameters go back as they came.
+/// The reply to a command that failed: its out parameters return unchanged.
 fn failed(protocol: &Protocol, command: &Command) -> TokenStream {
     if command.ret != Return::Result {
         return TokenStream::new();

@@ -86,8 +86,8 @@ pub(super) fn decode_sized(protocol: &Protocol, owner: &str, member: &Member) ->
     bind(protocol, member, call)
 }
 
-/// `reader.demand(24, "Type.member")?;` in front of the first of several members of a fixed size, so that they are bounded at once;
-/// nothing in front of the others.
+/// `reader.demand(24, "Type.member")?;` in front of the first of several members of a fixed size, so that one check bounds them all; nothing in front
+/// of the others.
 pub(super) fn demands(protocol: &Protocol, owner: &str, members: &[&Member]) -> Vec<TokenStream> {
     let is_fixed = |member: &&Member| {
         let simple = !matches!(member.ty, Type::Struct(_) | Type::Union(_) | Type::Opaque(_));

@@ -4,7 +4,7 @@ use anyhow::{Context, Result, ensure};
 use proc_macro2::{Delimiter, Spacing, TokenStream, TokenTree};
 use quote::{format_ident, quote};
 
-/// Bytes of a line that rows are broken at.
+/// Bytes after which a line of rows is broken.
 const LINE: usize = 120;
 
 /// A generated file.

@@ -1,7 +1,7 @@
 //! The grammar of SPIR-V as tables: what operands follow each instruction and each enumerant, and which capabilities exist.
 //!
-//! The grammar comes with the crate `rspirv`, which is made from Khronos' own file; which capabilities a Vulkan device can offer, and
-//! by what, comes from the registry.
+//! The grammar comes with the crate `rspirv`, which is made from Khronos' own file; the registry says which capabilities a Vulkan device can offer,
+//! and what enables them.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -50,7 +50,7 @@ fn described(operand: &Operand) -> (Vec<LogicalOperand>, Vec<u32>) {
     (operand.additional_operands(), capabilities_of(operand))
 }
 
-/// The capabilities of which an enumerant needs one; for a capability, those that it declares as well.
+/// The capabilities of which an enumerant needs one; for a capability, the capabilities that it implies.
 pub(super) fn capabilities_of(operand: &Operand) -> Vec<u32> {
     operand.required_capabilities().into_iter().map(|capability| capability as u32).collect()
 }
@@ -185,8 +185,8 @@ fn enumerants(kind: &str, values: &Enumerants, rows: &mut Rows) -> TokenStream {
     quote! { static #name: &[Enumerant] = &[#values]; }
 }
 
-/// Returns whether an enumerant may only stand where a capability for it is declared. A capability declares what it needs, and some
-/// built-ins may be declared by all shaders (`gl_PerVertex` has them), as long as none uses them.
+/// Returns whether a module may have an enumerant only if it declares a capability for it. A capability itself declares those that it needs, and all
+/// shaders may declare some built-ins (`gl_PerVertex` has them), as long as no shader uses them.
 fn needs_capability(kind: &str, value: u32) -> bool {
     const IN_PER_VERTEX: [spirv::BuiltIn; 3] =
         [spirv::BuiltIn::PointSize, spirv::BuiltIn::ClipDistance, spirv::BuiltIn::CullDistance];

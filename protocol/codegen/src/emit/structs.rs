@@ -266,7 +266,7 @@ fn generics(needs_lifetime: bool) -> TokenStream {
     }
 }
 
-/// The reader's parameter name: underscored where the body reads nothing.
+/// The reader's parameter name, which begins with an underscore if the body reads nothing.
 fn reader_name(body: &TokenStream) -> TokenStream {
     if mentions(body, "reader") {
         quote! { reader }

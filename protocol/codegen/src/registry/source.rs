@@ -60,7 +60,7 @@ fn cached(pin: &Pin) -> Result<PathBuf> {
 
 fn fetch(pin: &Pin, folder: &Path, file: &Path) -> Result<()> {
     eprintln!("codegen: fetching registry {} (Python package {})", pin.version, pin.package);
-    // Of this process alone: others may be fetching the same.
+    // A folder of this process alone, because other processes may fetch the same file.
     let download = folder.join(format!("download-{}", std::process::id()));
     let requirement = format!("{}=={}", pin.package, pin.version);
     python(

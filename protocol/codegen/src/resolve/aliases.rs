@@ -1,4 +1,4 @@
-//! Pass 1: which names mean the same thing.
+//! Pass 1: the names that mean the same entity.
 
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -39,7 +39,7 @@ impl Aliases {
         aliases
     }
 
-    /// The name that is left when all aliases are followed.
+    /// The name that remains when all aliases are followed.
     pub(super) fn canonical<'n>(&'n self, name: &'n str) -> &'n str {
         self.canonical.get(name).map_or(name, String::as_str)
     }

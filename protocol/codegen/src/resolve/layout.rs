@@ -25,7 +25,7 @@ pub(super) fn order(protocol: &mut Protocol) {
     }
 }
 
-/// Features and properties have files of their own, structs of one group go to the group, the rest is shared.
+/// Features and properties have files of their own, structs of one group go to the group, all other structs are shared.
 pub(super) fn modules(protocol: &mut Protocol) {
     let mut users: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     let mut queue: Vec<(String, String)> = Vec::new();
@@ -34,7 +34,7 @@ pub(super) fn modules(protocol: &mut Protocol) {
             queue.extend(struct_name(&param.member.ty).map(|name| (name, command.module.clone())));
         }
     }
-    // Unions are shared, and so is what they hold.
+    // Unions are shared, and so are the structs in them.
     let held = protocol.unions.values().flat_map(|union| &union.members);
     queue.extend(held.filter_map(|m| Some((struct_name(&m.member.ty)?, "types".to_owned()))));
     while let Some((name, user)) = queue.pop() {
@@ -69,7 +69,7 @@ fn struct_name(ty: &Type) -> Option<String> {
 }
 
 /// Refuses what the emitted code could not handle: lengths after their arrays, and types that contain themselves, which would
-/// make decoding recurse as deep as the guest likes.
+/// let the guest choose how deep decoding recurses.
 pub(super) fn check(protocol: &Protocol) -> Result<()> {
     for command in protocol.commands.values() {
         for (at, param) in command.params.iter().enumerate() {

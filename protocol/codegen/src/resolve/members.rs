@@ -106,7 +106,7 @@ pub(super) fn classify(registry: &Registry, aliases: &Aliases, c_type: &str) -> 
         Some(TypeDef::Enum) => Type::Enum(name.to_owned()),
         Some(TypeDef::Bitmask { .. }) => Type::Flags(name.to_owned()),
         Some(TypeDef::Handle { .. }) => Type::Handle(name.to_owned()),
-        // Host callbacks have members, but a guest's callbacks mean nothing here.
+        // Host callbacks have members, but a guest's callbacks have no meaning on the host.
         Some(TypeDef::Struct(def)) if def.members.iter().any(|m| m.ty.starts_with("PFN_")) => {
             Type::Opaque(name.to_owned())
         }

@@ -81,7 +81,7 @@ impl Resolver<'_> {
         named.sum()
     }
 
-    /// Adds every type the commands reach, until nothing new turns up.
+    /// Adds every type that the commands reach, until there is no new type.
     pub(super) fn add_types(&self, protocol: &mut Protocol) -> Result<()> {
         let mut queue: Vec<Type> =
             ["VkResult", "VkStructureType", "VkObjectType"].map(|n| Type::Enum(n.into())).into();

@@ -1,5 +1,5 @@
-//! The reasons for which a shader module is refused: an error tells which instruction breaks which rule. It names numbers and ids, never
-//! text of the guest's.
+//! The reasons for which a shader module is refused: an error tells which instruction breaks which rule. An error names numbers and ids, never text
+//! from the guest.
 
 use super::grammar::{self, Kind, Operand};
 use crate::spirv::generated::tables::CAPABILITIES;
@@ -49,7 +49,7 @@ impl fmt::Display for Culprit {
     }
 }
 
-/// A capability, by its name; by its number if nothing that is served enables it.
+/// A capability, which is shown by its name, or by its number if no served part of a device enables it.
 struct Named(u32);
 
 impl fmt::Display for Named {
@@ -64,10 +64,10 @@ impl fmt::Display for Named {
 /// The rule that a module breaks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Error)]
 pub enum ErrorKind {
-    /// Shorter than a header, another magic number, a schema, or a version that was not offered.
+    /// The module is shorter than a header, or the header has another magic number, a schema, or a version that was not offered.
     #[error("no header, or one of a version that is not offered")]
     Header,
-    /// More of something than its limit allows.
+    /// A count that exceeds its limit.
     #[error("more {0} than the limit")]
     Limit(&'static str),
     /// An instruction that ends outside the module or has no words, or operands that do not fill it.
@@ -97,7 +97,7 @@ pub enum ErrorKind {
     /// An id that is defined twice.
     #[error("id %{0} is defined twice")]
     IdTwice(u32),
-    /// An id that is not defined, or not where it is used.
+    /// An id that is not defined, or not visible at its use.
     #[error("id %{0} is not defined here")]
     IdMissing(u32),
     /// An id of the wrong kind.

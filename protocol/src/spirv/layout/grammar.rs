@@ -1,4 +1,4 @@
-//! The shape of SPIR-V instructions: what kinds of operands there are. Which instruction has which is in `generated`, as tables.
+//! The shape of SPIR-V instructions: the kinds of operands. The tables in `generated` say which instruction has which operands.
 
 use crate::spirv::generated::tables::INSTRUCTIONS;
 
@@ -28,7 +28,7 @@ pub enum Kind {
     Text,
     /// A number as wide as the type of the result.
     Number,
-    /// An instruction without result and type, its operands behind it.
+    /// The opcode of an instruction without result and type, followed by its operands.
     Opcode,
     /// A number as wide as the selector, and an id (`OpSwitch`).
     NumberAndId,
@@ -42,7 +42,7 @@ pub enum Kind {
     Mask(&'static [Enumerant]),
 }
 
-/// A value or bit, the operands that follow it, and the capabilities of which it needs one, if there are any.
+/// A value or bit, the operands that follow it, and the capabilities of which it needs one, if any.
 pub type Enumerant = (u32, (&'static [Operand], &'static [u32]));
 
 /// The grammar of one instruction.
@@ -89,7 +89,7 @@ pub enum Enable {
         /// The member.
         index: usize,
     },
-    /// A property: the program has looked whether the device has it.
+    /// A property: the program has checked whether the device has it.
     Property,
 }
 

@@ -82,7 +82,7 @@ pub(crate) fn has_workgroups(model: u32) -> bool {
     matches!(model, GL_COMPUTE | TASK_NV | MESH_NV | TASK_EXT | MESH_EXT)
 }
 
-/// Returns whether variables of a storage class lie in memory that the program gives, however large their type is.
+/// Returns whether variables of a storage class lie in memory that the program provides, however large their type is.
 pub(crate) fn is_given(storage_class: u32) -> bool {
     matches!(
         storage_class,

@@ -82,7 +82,7 @@ impl Progress {
         Ok(next)
     }
 
-    /// Checks that every part that a module must have was there.
+    /// Checks that the module had every part that a module must have.
     pub(crate) fn finish(&self) -> Result<(), ErrorKind> {
         if self.models == 1 { Ok(()) } else { Err(ErrorKind::Order("memory model")) }
     }

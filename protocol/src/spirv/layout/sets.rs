@@ -16,7 +16,7 @@ const FIXED_OPERANDS: usize = 4;
 pub(crate) enum Set {
     /// `GLSL.std.450`.
     Glsl,
-    /// All operands are ids, and nothing is lost without it.
+    /// A set whose instructions have only ids as operands, and can be left out of a program.
     NonSemantic,
     /// `DebugInfo`.
     DebugInfo,
@@ -42,7 +42,7 @@ impl Sets {
         Ok(())
     }
 
-    /// The set that was imported under an id; none if there is none.
+    /// The set that was imported under an id; none if the id names no set.
     pub(crate) fn named(&self, id: u32) -> Option<Set> {
         self.0.get(&id).copied()
     }

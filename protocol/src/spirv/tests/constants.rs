@@ -72,7 +72,7 @@ fn what_can_be_specialised_is_told_with_the_bytes_of_its_type() {
         op(49, &[9, 66]),
         op(50, &[4, 67, 1]),
     ];
-    // 67 has no SpecId, and 65 and 66 have theirs by way of a group.
+    // The id 67 has no SpecId; a decoration group gives 65 and 66 theirs.
     let direct: Vec<u32> = (60..65).flat_map(|id| op(71, &[id, 1, id + 100])).collect();
     let of_group = [op(71, &[70, 1, 99]), op(73, &[70]), op(74, &[70, 65, 66])].concat();
     let words = with_all(&[

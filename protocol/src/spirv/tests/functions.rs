@@ -351,14 +351,14 @@ fn blocks_nest_so_deep_and_no_deeper() {
     assert_eq!(judge(&body(&nested(most))).map(|_| ()), Ok(()));
     let error = said(&device(), &body(&nested(most + 1)));
     assert_eq!(error, "OpSelectionMerge: more nested blocks (shader_nesting) than the limit");
-    // Selections one behind the other are no nesting.
+    // Selections one after the other are not nested.
     let flat = (0..2 * most).flat_map(|at| {
         let (here, next) = (FIRST + at, FIRST + at + 1);
         [label(here), selection_merge(next), branch_if(next, next)]
     });
     let flat: Vec<_> = flat.chain([label(FIRST + 2 * most), back()]).collect();
     assert_eq!(judge(&body(&flat)).map(|_| ()), Ok(()));
-    // Behind two selections that are over, there is room for as many as before.
+    // After the end of two selections, the limit allows as many selections as before.
     let over = [
         [label(30), selection_merge(99), branch_if(31, 99)].concat(),
         [label(31), selection_merge(98), branch_if(32, 98)].concat(),
@@ -438,7 +438,7 @@ fn the_numbers_that_instructions_make_are_counted() {
         assert_eq!(of(instruction, most), Ok(()), "{what}");
         assert_eq!(of(instruction, most + 1), too_much, "{what}");
     }
-    // Each instruction counts as one at least, so that the whole module costs as many as it has.
+    // Each instruction counts as at least one, so the cost of the whole module is the number of its instructions.
     let words = module(&parts());
     let instructions = parts().iter().skip_while(|(name, _)| *name != "function").count() as u64;
     let within =
@@ -458,7 +458,7 @@ fn the_numbers_that_instructions_make_are_counted() {
     assert_eq!(calls(3), too_much);
 }
 
-/// `main` with these instructions, then a function of so many numbers, which has these instructions.
+/// `main` with these instructions, then a function with this number of parameters, which has these instructions.
 fn calling_back(parameters: u32, instructions: &[Vec<u32>], of_function: &[Vec<u32>]) -> Vec<u32> {
     let numbers = vec![4; parameters as usize];
     let of_type = op(33, &[&[80, 4], &numbers[..]].concat());

@@ -261,7 +261,7 @@ fn operations_on_constants_are_those_of_shaders() {
         .chain(composites)
         .chain(of_matrices)
         .collect();
-    // More operands than any operation has: a known operation gets an error about its length, and about nothing else.
+    // More operands than any operation has: a known operation gets an error about its length, and no other error.
     for operation in 0..=6000 {
         let module = declared(&op(52, &[&[4, 50, operation][..], &[13; 9]].concat()));
         let found = judge(&module).map(|_| ());

@@ -159,7 +159,7 @@ fn each_kind_of_nesting_counts_and_pointers_end_it() {
     assert_eq!(found.map(|_| ()), too_deep);
 }
 
-/// Returns whether a private variable of so many of these may be; the rest of the module has none.
+/// Returns whether a private variable may be an array of this length of the type; the rest of the module has no private variable.
 fn private_array_is_ok(of: u32, declarations: &[Vec<u32>], length: u32) -> bool {
     let array = [op(43, &[4, 90, length]), op(28, &[91, of, 90]), op(32, &[92, 6, 91]), op(59, &[92, 93, 6])];
     judge(&declaring(&[declarations.concat(), array.concat()])).is_ok()

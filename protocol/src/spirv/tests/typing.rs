@@ -28,7 +28,7 @@ fn declarations() -> Vec<Vec<u32>> {
     ]
 }
 
-/// The module whose `main` has these instructions; results are 50 and those behind it.
+/// The module whose `main` has these instructions; results have the ids from 50 on.
 fn doing(words: &[u32]) -> Vec<u32> {
     running(&declarations(), &[op(248, &[30]), words.to_vec(), op(253, &[])])
 }
@@ -70,7 +70,7 @@ fn access_chains_end_inside_of_their_types() {
                 (chain(62, &[13, 13]), "id %13 is no pointer"),
                 (chain(62, &[87, 83]), "id %83 is no integer"),
                 (chain(60, &[88, 82]), "id %82 is no integer"),
-                // The index of a member is no specialisation constant, and no computed value.
+                // The index of a member may be neither a specialisation constant nor a computed value.
                 (chain(62, &[87, 20]), "id %20 is no integer constant"),
             ],
         );

@@ -59,7 +59,7 @@ pub(super) fn check(operation: &Operation<'_>, view: &View<'_>) -> Result<(), Er
     }
 }
 
-/// Checks the two parts of a float: they are like it, but that the second may be an integer.
+/// Checks the two parts of a float: both have the float's type, but the second may be an integer.
 fn parts(view: &View<'_>, are_floats: bool, value: u32, one: u32, other: u32) -> Result<(), ErrorKind> {
     alike(view, one, Float, &[value])?;
     let (one, other) = (view.numbers(one)?.ok_or(WRONG)?, view.numbers(other)?.ok_or(WRONG)?);

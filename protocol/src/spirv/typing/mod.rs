@@ -1,8 +1,8 @@
 //! Types of an instruction's operands against each other and against its result, for instructions that reach into composites, move values or compute
 //! (SPIR-V 1.6, 3.52.8 to 3.52.15).
 //!
-//! Drivers build typed code of their own from a module and do not ask again: a value of another size than its place, or a member that
-//! is not there, ends in their tables. Types that are declared twice alike count as one, as old compilers write them.
+//! Drivers build typed code of their own from a module without another check: a value of another size than its place, or a member that does not
+//! exist, ends up in their tables. Types that are declared alike count as one type, because old compilers write such modules.
 
 mod agreement;
 mod glsl;

@@ -9,7 +9,7 @@ use std::ops::RangeInclusive;
 /// Operations, the class of their results, the class of their operands, and whether these are as wide as the result.
 type Rule = (RangeInclusive<u16>, Class, Class, bool);
 
-/// All operands of these have as many components as the result, and are of one width.
+/// The rules of operations whose operands all have as many components as the result, and one width.
 const RULES: &[Rule] = &[
     // Conversions.
     (109..=110, Int, Float, false),
@@ -115,7 +115,7 @@ fn matrices(operation: &Operation<'_>, view: &View<'_>, is_as_wide: bool) -> Res
     })
 }
 
-/// Checks operations on bits: so many first operands are like the result, and the others are integers, or one for each component.
+/// Checks operations on bits: the first `first` operands are like the result, and each other operand is one integer, or one for each component.
 fn bits(operation: &Operation<'_>, view: &View<'_>, first: usize, are_scalar: bool) -> Result<(), ErrorKind> {
     let Some(made) = view.numbers(operation.ty)?.filter(|made| made.class == Int) else { return Err(WRONG) };
     for (index, value) in operation.used.iter().enumerate() {

@@ -68,7 +68,7 @@ fn typed(view: &View<'_>, ty: u32, base: u32, path: &[u32]) -> Result<(), ErrorK
     }
 }
 
-/// Checks a chain whose base is taken for a pointer to `contents`.
+/// Checks a chain whose base counts as a pointer to `contents`.
 fn untyped(view: &View<'_>, ty: u32, contents: u32, base: u32, path: &[u32]) -> Result<(), ErrorKind> {
     view.ids.type_index(contents)?;
     reach(view, contents, path.iter().copied().map(Index::Value))?;
@@ -119,7 +119,7 @@ fn part(view: &View<'_>, ty: u32, index: Index) -> Result<u32, ErrorKind> {
         | op::TYPE_COOPERATIVE_VECTOR => (operands.first(), None),
         _ => return Err(ErrorKind::IdKind(ty, "type with parts")),
     };
-    // A value out of range may be one that no run reaches; a literal never may.
+    // A constant out of range is allowed, because the program may never reach it; a literal out of range is not.
     if let (Index::Literal(index), Some(count)) = (index, count)
         && u64::from(index) >= count
     {

@@ -248,7 +248,7 @@ fn shape(ids: &Ids, words: &[u32], ty: u32) -> Option<(u32, usize)> {
     }
 }
 
-/// The bits of an integer as wide as that.
+/// The mask of an integer of this width.
 fn mask(bits: u32) -> u64 {
     u64::MAX >> (64 - bits.clamp(1, 64))
 }

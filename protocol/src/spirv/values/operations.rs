@@ -9,8 +9,8 @@ pub(crate) const COMPOSITE_INSERT: u32 = 82;
 /// `OpSelect`.
 pub(crate) const SELECT: u32 = 169;
 
-/// The result of an operation on one component, `a` being as wide as that and both zero-extended; bits beyond the result's width are to be
-/// ignored. None where the specification does not define it.
+/// The result of an operation on one component. `a` is `bits` wide, and both operands are zero-extended. The caller ignores bits beyond the result's
+/// width. None if the specification does not define the result.
 pub(crate) fn scalar(operation: u32, a: u64, b: Option<u64>, bits: u32) -> Option<u64> {
     if let Some(result) = unary(operation, a, bits) {
         return Some(result);

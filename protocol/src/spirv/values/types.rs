@@ -88,7 +88,7 @@ impl Types {
         Ok(new)
     }
 
-    /// The words that two types have in common which are declared alike.
+    /// The words that are equal for two types that are declared alike.
     fn form(
         &self,
         ids: &Ids,
@@ -207,7 +207,7 @@ impl Types {
     fn members(&self, ids: &Ids, members: &[u32]) -> Result<Type, ErrorKind> {
         let mut sum = Type { leaves: 1, ..Type::default() };
         for member in members {
-            // Not announced by an instruction of its own: a type that a struct names before it is declared must be a pointer.
+            // No instruction has announced this type: a type that a struct names before its declaration must be a pointer.
             let member = if ids.any(*member)?.at == 0 { POINTER } else { self.element(ids, *member)? };
             sum.bytes = sum.bytes.saturating_add(member.bytes);
             sum.leaves = sum.leaves.saturating_add(member.leaves);

@@ -19,7 +19,7 @@ fn a_response_echoes_what_the_device_knows_of_the_header() {
     let echoed = encoded(&Response::OkNodata);
     // The fence, its id, the context and the ring's number, which counts only with the ring's flag; no padding.
     assert_eq!(echoed, hex("00110000 01000000 0900000000000000 05000000 07000000"));
-    // An answer stands behind the bytes that are there already.
+    // An answer is appended to the bytes that the vector already has.
     let mut out = vec![1, 2, 3];
     Response::Err(ResponseType::ERR_UNSPEC).encode(&odd_request(), &mut out);
     assert_eq!((out.len(), &out[..7]), (3 + HEADER_BYTES, &[1, 2, 3, 0, 0x12, 0, 0][..]));

@@ -39,7 +39,7 @@ pub(crate) fn from_bytes<T: Plain>(bytes: &[u8]) -> Vec<T> {
     values
 }
 
-/// Checks that both are the same: the first difference is the error. Returns the bytes, as a case's result.
+/// Checks that both lists are equal: the first difference is the error. Returns the bytes, as a case's result.
 pub(crate) fn expect<T: Plain + PartialEq + Debug>(found: &[T], expected: &[T]) -> Result<Vec<u8>> {
     ensure!(found.len() == expected.len(), "{} values instead of {}", found.len(), expected.len());
     for (index, (found, expected)) in found.iter().zip(expected).enumerate() {

@@ -1,7 +1,7 @@
 //! The features of a device, by the names of the Vulkan specification: its extensions and the members of its feature structs.
 //!
-//! Structs of features hold one `VkBool32` after the other, so a table of names describes them, independently of the Vulkan headers at hand. Knows no
-//! case.
+//! Structs of features hold one `VkBool32` after the other, so a table of names describes them, whatever Vulkan headers this crate has. This module
+//! knows no case.
 
 use std::collections::BTreeMap;
 use std::ffi::{CStr, c_void};

@@ -1,6 +1,6 @@
 //! The first Vulkan device with everything it offers switched on, and short ways to buffers, memory, submissions.
 //!
-//! What a case makes is destroyed when the case is over, in reverse order: see [`Gpu::later`]. Knows no case.
+//! The objects that a case makes are destroyed when the case is over, in reverse order: see [`Gpu::later`]. This module knows no case.
 
 use std::cell::RefCell;
 use std::ffi::CStr;
@@ -23,7 +23,7 @@ pub(crate) const ROBUSTNESS: &[&str] = &[
     "nullDescriptor",
 ];
 
-/// A case needs something that the device does not have.
+/// A case needs a feature that the device does not have.
 #[derive(Debug)]
 pub(crate) struct Skipped(pub String);
 
@@ -35,7 +35,7 @@ impl std::fmt::Display for Skipped {
 
 impl std::error::Error for Skipped {}
 
-/// Answers `Skipped` with what is missing.
+/// Returns the error `Skipped`, which names the missing feature.
 pub(crate) fn skip<T>(what: impl Into<String>) -> Result<T> {
     Err(Skipped(what.into()).into())
 }
@@ -55,7 +55,7 @@ pub(crate) struct Queue {
 
 type Garbage = Box<dyn FnOnce(&ash::Device)>;
 
-/// A device, its queues, and what the current case has made.
+/// A device, its queues, and the objects that the current case has made.
 pub(crate) struct Gpu {
     /// The instance.
     pub instance: ash::Instance,
@@ -131,7 +131,7 @@ impl Gpu {
     pub(crate) fn open(off: &[&str]) -> Result<Self> {
         let entry = entry()?;
         let instance = instance(&entry)?;
-        // The loader stays for as long as the process lives.
+        // The loader stays loaded as long as the process lives.
         std::mem::forget(entry);
         let physical = *unsafe { instance.enumerate_physical_devices() }?.first().context("no device")?;
         Self::open_physical(instance, physical, off)
@@ -242,7 +242,7 @@ impl Gpu {
         self.spirv.replace(spirv);
     }
 
-    /// Destroys what the case has made.
+    /// Destroys the objects that the case has made.
     pub(crate) fn end_case(&self) {
         unsafe { self.device.device_wait_idle() }.ok();
         for destroy in self.garbage.take().into_iter().rev() {
@@ -341,7 +341,7 @@ impl Gpu {
         usage
     }
 
-    /// Returns the device address of a buffer, which is where it lies for shaders.
+    /// Returns the device address of a buffer, by which shaders access it.
     pub(crate) fn address(&self, buffer: &Buffer) -> u64 {
         let info = vk::BufferDeviceAddressInfo::default().buffer(buffer.handle);
         unsafe { self.device.get_buffer_device_address(&info) }
@@ -393,7 +393,7 @@ impl Gpu {
         Ok(buffer)
     }
 
-    /// Records `commands`, and that the host sees what they wrote.
+    /// Records `commands`, and a barrier by which the host sees their writes.
     pub(crate) fn record_into(
         &self,
         buffer: vk::CommandBuffer,
@@ -408,7 +408,7 @@ impl Gpu {
         Ok(unsafe { self.device.end_command_buffer(buffer) }?)
     }
 
-    /// Everything before happens before everything after, on the device and for the host.
+    /// Records a barrier: all earlier commands happen before all later commands, on the device and for the host.
     pub(crate) fn barrier(&self, buffer: vk::CommandBuffer) {
         let barrier =
             vk::MemoryBarrier::default().src_access_mask(vk::AccessFlags::MEMORY_WRITE).dst_access_mask(
@@ -450,7 +450,7 @@ impl Gpu {
         Ok(fence)
     }
 
-    /// Waits for a fence for as long as anything may take.
+    /// Waits for a fence, for at most `PATIENCE`.
     pub(crate) fn wait(&self, fence: vk::Fence) -> Result<()> {
         unsafe { self.device.wait_for_fences(&[fence], true, PATIENCE) }.context("waiting for a fence")
     }

@@ -211,7 +211,7 @@ impl Picture {
         }
     }
 
-    /// A view of everything.
+    /// A view of the whole image.
     pub(crate) fn view(&self, gpu: &Gpu) -> Result<vk::ImageView> {
         self.view_as(gpu, &vk::ImageViewCreateInfo::default())
     }

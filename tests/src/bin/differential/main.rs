@@ -1,11 +1,11 @@
-//! Small Vulkan programs, one per feature, whose results are compared between a device and what a guest sees of it.
+//! Small Vulkan programs, one per feature, whose results are compared between a device and the same device in a guest.
 //!
 //! `sources` writes the shaders for a compiler, `run` runs the cases on the first device and prints a line for each:
-//! `NAME ok HASH BYTES`, `NAME skipped WHAT IS MISSING`, `NAME failed WHY`. A name without the rest of its line is where the process
-//! ended. Each case also compares its result with the processor's wherever that can be told, so that two wrong results do not pass.
+//! `NAME ok HASH BYTES`, `NAME skipped WHAT IS MISSING`, `NAME failed WHY`. If a name has no rest of its line, the process ended in this case. Each
+//! case also compares its result with the processor's if the processor can compute it, so that two wrong results do not pass.
 //!
-//! This is an application: nearly every call in it is into Vulkan and `unsafe`. What holds for all of them: handles are made by the case
-//! that uses them and live until it is over (`Gpu::later`); work is waited for before that; pointers are into live mappings.
+//! This is an application: nearly every call in it is into Vulkan and `unsafe`. For all of these calls: handles are made by the case that uses them
+//! and live until it is over (`Gpu::later`); the case waits for its work before that; pointers are into live mappings.
 
 #![allow(unsafe_code, reason = "an application's calls into Vulkan")]
 #![allow(
@@ -102,7 +102,7 @@ fn run(shaders: &Path, only: &[String], after: Option<&str>, full: bool) -> Resu
                 Some(missing) => println!(" skipped {missing}"),
                 None => {
                     println!(" failed {}", format!("{error:#}").replace('\n', " "));
-                    // What it left may disturb the next one.
+                    // The objects that the case left may disturb the next case.
                     gpu = None;
                 }
             },

@@ -27,7 +27,7 @@ pub(crate) struct Gpu {
 pub(crate) enum Waiting {
     /// By the driver's own call.
     Asleep,
-    /// By queries of the fence's status, as Mesa 26.1 does in a guest: some at once, then with sleeps in between that get longer.
+    /// By queries of the fence's status, as Mesa 26.1 does in a guest: some without a pause, then with sleeps between them that get longer.
     Looks,
 }
 
@@ -57,7 +57,7 @@ impl Gpu {
         };
         let computes =
             |family: &vk::QueueFamilyProperties| family.queue_flags.contains(vk::QueueFlags::COMPUTE);
-        // As programs do that only compute.
+        // Programs that only compute choose their queue like this.
         let plain = |family: &vk::QueueFamilyProperties| {
             computes(family) && !family.queue_flags.contains(vk::QueueFlags::GRAPHICS)
         };
@@ -139,7 +139,7 @@ impl Gpu {
         answer.result().context("vkGetPipelineCacheData")
     }
 
-    /// A timeline semaphore at 0, where the device has them.
+    /// A timeline semaphore at 0, if the device has such semaphores.
     pub(crate) fn timeline(&self) -> Result<Option<Timeline<'_>>> {
         let Some(calls) = &self.timeline else { return Ok(None) };
         let mut kind = vk::SemaphoreTypeCreateInfo::default()

@@ -43,7 +43,7 @@ pub(crate) struct Steps {
 }
 
 impl<'g> Shader<'g> {
-    /// Makes a shader that computes on so many words.
+    /// Makes a shader that computes on `words` words.
     pub(crate) fn new(gpu: &'g Gpu, words: u32) -> Result<Self> {
         ensure!(words > 0 && words.is_multiple_of(shader::GROUP), "whole workgroups only");
         let buffer = gpu.buffer(Kind::Device, u64::from(words) * 4)?;
@@ -105,7 +105,7 @@ impl<'g> Shader<'g> {
         Ok(commands)
     }
 
-    /// Records steps of so many workgroups, from the beginning to the end of a command buffer that is not pending.
+    /// Records steps of this number of workgroups, from the beginning to the end of a command buffer that is not pending.
     pub(crate) fn record(
         &self,
         commands: &Commands<'_>,
@@ -147,12 +147,12 @@ impl<'g> Commands<'g> {
         Ok(Self { gpu, handles: [made[0]] })
     }
 
-    /// Records a copy of so many bytes from the beginning of one buffer to that of another.
+    /// Records a copy of `bytes` bytes from the beginning of one buffer to that of another.
     pub(crate) fn copy(gpu: &'g Gpu, from: &Buffer<'_>, to: &Buffer<'_>, bytes: u64) -> Result<Self> {
         Self::copy_part(gpu, (from, 0), (to, 0), bytes)
     }
 
-    /// Records a copy of so many bytes from a place in one buffer to a place in another.
+    /// Records a copy of `bytes` bytes from a place in one buffer to a place in another.
     pub(crate) fn copy_part(
         gpu: &'g Gpu,
         (from, from_at): (&Buffer<'_>, u64),

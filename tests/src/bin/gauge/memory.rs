@@ -13,7 +13,7 @@ use std::slice;
 pub(crate) enum Kind {
     /// The device's own, which is not mapped.
     Device,
-    /// The host's, cached where there is a choice: for staging.
+    /// The host's, cached if the device has a choice: for staging.
     Host,
     /// The host's, coherent and not cached.
     Coherent,
@@ -67,7 +67,7 @@ impl Gpu {
         ty.map_or(0, |heap| self.memory.memory_heaps[heap as usize].size)
     }
 
-    /// A buffer of so many bytes without memory.
+    /// A buffer of `bytes` bytes without memory.
     pub(crate) fn bare_buffer(&self, bytes: u64) -> Result<BareBuffer<'_>> {
         let info = vk::BufferCreateInfo::default().size(bytes).usage(vk::BufferUsageFlags::STORAGE_BUFFER);
         // SAFETY: the device is live; the info lives until the call returns.
@@ -75,7 +75,7 @@ impl Gpu {
         Ok(BareBuffer { gpu: self, handle })
     }
 
-    /// A buffer of so many bytes, mapped unless its memory is the device's.
+    /// A buffer of `bytes` bytes, mapped unless its memory is the device's.
     pub(crate) fn buffer(&self, kind: Kind, bytes: u64) -> Result<Buffer<'_>> {
         let ty = self.memory_type(kind).context("no memory of this kind")?;
         let usage = vk::BufferUsageFlags::STORAGE_BUFFER

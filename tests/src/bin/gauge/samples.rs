@@ -18,7 +18,7 @@ pub(crate) struct Samples {
 const LEAST: usize = 3;
 
 impl Samples {
-    /// Begins measurements that are taken for so long.
+    /// Begins measurements that are taken for `limit`.
     pub(crate) fn new(limit: Duration) -> Self {
         let (processor, sleeps) = (processor_time(), sleeps());
         Self { start: Instant::now(), limit, least: LEAST, nanoseconds: Vec::new(), processor, sleeps }
@@ -29,12 +29,12 @@ impl Samples {
         Self { least, ..self }
     }
 
-    /// Returns whether the time is not over, or samples are missing.
+    /// Returns whether another sample is to be taken: the time is not over, or samples are missing.
     pub(crate) fn more(&self) -> bool {
         self.nanoseconds.len() < self.least || self.start.elapsed() < self.limit
     }
 
-    /// Notes a sample that took so long.
+    /// Notes a sample that took this long.
     pub(crate) fn note(&mut self, taken: Duration) {
         self.nanoseconds.push(taken.as_nanos() as u64);
     }
@@ -86,7 +86,7 @@ fn processor_time() -> Duration {
     Duration::try_from(clock_gettime(ClockId::ProcessCPUTime)).unwrap_or_default()
 }
 
-/// Returns how often this thread has slept until now, where the kernel counts it.
+/// Returns how often this thread has slept until now, if the kernel counts this.
 fn sleeps() -> Option<u64> {
     let status = std::fs::read_to_string("/proc/thread-self/status").ok()?;
     let line = status.lines().find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"))?;

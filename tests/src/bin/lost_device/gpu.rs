@@ -42,12 +42,12 @@ pub(crate) struct Objects {
     pipeline: vk::Pipeline,
     pool: vk::CommandPool,
     commands: vk::CommandBuffer,
-    /// The first is signalled by work, the second by nothing.
+    /// Work signals the first fence; the second is never signalled.
     fences: [vk::Fence; 2],
     semaphore: vk::Semaphore,
     timeline: vk::Semaphore,
     event: vk::Event,
-    /// The first query is written by work, the second by nothing.
+    /// Work writes the first query; the second is never written.
     queries: vk::QueryPool,
 }
 
@@ -289,7 +289,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// Calls without a result leave nothing in their outputs that could be taken for an answer.
+    /// Checks that calls without a result leave no value in their outputs that looks like an answer.
     pub(crate) fn look_at_outputs(&self, objects: &Objects) -> Result<()> {
         let info = vk::BufferCreateInfo::default().size(BYTES).usage(vk::BufferUsageFlags::INDIRECT_BUFFER);
         let info = vk::DeviceBufferMemoryRequirements::default().create_info(&info);
@@ -331,7 +331,7 @@ impl Gpu {
         }
     }
 
-    /// Destroys everything, as a program does that goes on.
+    /// Destroys everything, as a program does that continues to run.
     pub(crate) fn destroy(self, objects: Objects) {
         let device = &self.device;
         // SAFETY: nothing is pending, whether it was waited for or lost, and nothing is used after this.
@@ -349,7 +349,7 @@ impl Gpu {
             device.destroy_pipeline(objects.pipeline, None);
             device.destroy_pipeline_cache(objects.cache, None);
             device.destroy_pipeline_layout(objects.layout, None);
-            // Succeeds always, as the specification has it.
+            // The call always succeeds, as the specification says.
             let _ = device.free_descriptor_sets(objects.sets, &[objects.set]);
             device.destroy_descriptor_pool(objects.sets, None);
             device.destroy_descriptor_set_layout(objects.set_layout, None);

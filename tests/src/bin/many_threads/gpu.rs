@@ -1,7 +1,7 @@
 //! Devices and the objects of a lane, as an application makes them.
 //!
 //! Handles are made and destroyed in this file only. An object outlives what is made from it: a pipeline and a lane hold their
-//! `Gpu`, a `Gpu` its instance. Each is used by one thread at a time, but for queues, which are behind a lock.
+//! `Gpu`, a `Gpu` its instance. One thread at a time uses each object; a lock guards the queues.
 
 #![allow(unsafe_code, clippy::multiple_unsafe_ops_per_block, reason = "an application's calls into Vulkan")]
 
@@ -300,11 +300,11 @@ impl Lane {
         Ok(())
     }
 
-    /// Calls nothing but `vkGetFenceStatus`, as llama.cpp does for the last of its work.
+    /// Waits by calls of `vkGetFenceStatus` alone, as llama.cpp does for the last of its work.
     fn poll(&self) -> Result<()> {
         // SAFETY: the fence is live.
         while !unsafe { self.gpu.device.get_fence_status(self.fence) }.inspect_err(|error| {
-            // Printed at once: the driver may not let this process come to its end.
+            // The error is printed at once, because the driver may end this process before its orderly end.
             println!("the fence says: {error}");
         })? {
             std::hint::spin_loop();

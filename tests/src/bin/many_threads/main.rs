@@ -1,9 +1,9 @@
 //! A client that does everything at once: several instances, devices and queues, and threads that compile, record and submit
 //! at the same time. Every result is checked against the same arithmetic on the processor.
 //!
-//! Each lane is two threads. One only compiles, which Mesa's Venus driver sends over a ring of that thread's own; the other makes its own pools,
-//! records commands with the compiled pipeline, submits them and waits. It calls Vulkan as any application does and knows nothing of the device
-//! below.
+//! Each lane is two threads. One thread only compiles; Mesa's Venus driver sends its commands over a ring of that thread's own. The other thread
+//! makes its own pools, records commands with the compiled pipeline, submits them and waits. The client calls Vulkan as any application does and
+//! knows nothing of the device below.
 
 mod gpu;
 use tests::looping_shader as shader;
@@ -82,7 +82,7 @@ fn main() -> Result<()> {
         checked += lane.join().ok().context("a lane panicked")??;
     }
     // The devices live until the threads have ended: the loader unloads the driver with its last instance, and Mesa before 26.2 then leaves threads
-    // with a destructor that is gone.
+    // with a destructor that is no longer mapped.
     drop(gpus);
     println!("checked {checked} words");
     Ok(())
@@ -153,7 +153,7 @@ fn rounds(arguments: &Arguments) -> impl Iterator<Item = u32> + use<> {
     rounds.take_while(move |_| !until.as_ref().is_some_and(|file| file.exists()))
 }
 
-/// Another program in every round of every lane, so that no cache makes a compilation unnecessary.
+/// The constant that makes the program differ in every round of every lane, so that no cache makes a compilation unnecessary.
 fn multiplier(lane: u32, round: u32) -> u32 {
     (lane << 16).wrapping_add(round << 1) | 1
 }

@@ -1,6 +1,6 @@
 //! Mutates real shader modules and has a daemon make pipelines of them: `mutate-modules PATH... [--count N]`.
 //!
-//! Counts the modules that the daemon refuses, those that the driver makes or refuses, and workers that die: a check may have missed something then.
+//! Counts the modules that the daemon refuses, those that the driver makes or refuses, and workers that die, which may show an incomplete check.
 
 mod layout;
 mod mutation;
@@ -42,7 +42,7 @@ struct Arguments {
     bytes_max: u64,
 }
 
-/// The end that a module came to.
+/// The result for a module.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum End {
     /// The daemon refused the module, or a pipeline of it.

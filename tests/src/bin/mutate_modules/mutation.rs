@@ -44,7 +44,7 @@ fn change(words: &mut Vec<u32>, starts: &[usize], random: &mut Random) {
     let operand = at + 1 + random.below(length.max(2) as u64 - 1) as usize;
     let alike: Vec<usize> = starts.iter().copied().filter(|start| words[*start] == words[at]).collect();
     match random.below(16) {
-        // The same instruction with another opcode, of another with as many words.
+        // The same instruction with the opcode of another instruction of the same length.
         0 if other_length == length => words[at] = words[other],
         1 => drop(words.drain(at..at + length)),
         2 => {

@@ -1,4 +1,4 @@
-//! A tenant: an instance with one device, which takes memory and looks into it. Everything goes with the tenant.
+//! A tenant: an instance with one device, which takes memory and reads it. All objects end with the tenant.
 
 #![allow(unsafe_code, clippy::multiple_unsafe_ops_per_block, reason = "an application's calls into Vulkan")]
 
@@ -118,7 +118,7 @@ impl Tenant {
         Ok(())
     }
 
-    /// Takes so much memory of every type and fills it.
+    /// Takes `bytes` bytes of memory of every type and fills them.
     pub(crate) fn fill_memory(&mut self, bytes: u64, pattern: u32) -> Result<()> {
         let mut filled = 0;
         for ty in 0..self.types.len() as u32 {
@@ -133,7 +133,7 @@ impl Tenant {
         Ok(())
     }
 
-    /// Takes so much memory of every type and counts the bytes that are not zero.
+    /// Takes `bytes` bytes of memory of every type and counts those that are not zero.
     pub(crate) fn count_memory(&mut self, bytes: u64) -> Result<u64> {
         let mut found = 0;
         for ty in 0..self.types.len() as u32 {
@@ -160,13 +160,13 @@ impl Tenant {
 
     /// Looks at workgroup memory, after filling it if there is a pattern, and counts the bytes that are not zero.
     pub(crate) fn workgroup(&mut self, pattern: Option<u32>) -> Result<u64> {
-        // Each processor that runs workgroups is to run one that fills.
+        // Each of the GPU's processors must run a workgroup that fills.
         let groups = if pattern.is_some() { 256 } else { 1 };
         self.dispatch(&shader::assemble(pattern)?, &[(0, vk::WHOLE_SIZE)], groups)?;
         Ok(self.nonzero(u64::from(shader::WORDS) * 4))
     }
 
-    /// Reads behind the end of a binding, where the buffer goes on, and counts the bytes that are not zero.
+    /// Reads the part of a buffer after the end of its binding, and counts the bytes that are not zero.
     pub(crate) fn outside(&mut self, pattern: u32) -> Result<u64> {
         // SAFETY: the window is mapped, and nothing on the device uses it now.
         let words = unsafe { std::slice::from_raw_parts_mut(self.mapped, WINDOW as usize / 4) };
@@ -178,7 +178,7 @@ impl Tenant {
         Ok(self.nonzero(u64::from(shader::GROUP) * 4))
     }
 
-    /// Runs so many workgroups of a shader with these parts of the window as its storage buffers.
+    /// Runs `groups` workgroups of a shader with these parts of the window as its storage buffers.
     fn dispatch(&self, code: &[u32], parts: &[(u64, u64)], groups: u32) -> Result<()> {
         let device = &self.device;
         let binding = |number: usize| {

@@ -1,4 +1,4 @@
-//! Looks for data that others left: one tenant fills memory of every kind and goes, the next counts the bytes that it finds.
+//! Looks for data of earlier tenants: one tenant fills memory of every kind and ends, the next counts the bytes that it finds.
 //!
 //! Each tenant is a Vulkan instance of its own, which the daemon serves in a process of its own. Prints one line: `residue: memory BYTES, workgroup
 //! BYTES, own workgroup BYTES, outside BYTES`: the third counts the tenant's own bytes, the last those that a shader reads behind the end of its
@@ -28,7 +28,7 @@ struct Arguments {
     look: bool,
 }
 
-/// Found nowhere by chance.
+/// A word that is unlikely to be in memory by chance.
 const PATTERN: u32 = 0xa5c3_5ac3;
 
 fn main() -> Result<()> {

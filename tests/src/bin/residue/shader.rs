@@ -15,7 +15,7 @@ pub(crate) const GROUP: u32 = 64;
 /// Words of the binding that [`assemble_outside`] reads behind.
 pub(crate) const BOUND: u32 = 16;
 
-/// Every invocation reads binding 1 of set 0 behind its end and writes the word to binding 0.
+/// Makes a shader: every invocation reads binding 1 of set 0 after its end and writes the word to binding 0.
 pub(crate) fn assemble_outside() -> Result<Vec<u32>> {
     let mut b = Builder::new();
     b.set_version(1, 3);

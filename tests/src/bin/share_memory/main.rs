@@ -1,6 +1,6 @@
 //! A guest program in two processes: one exports device memory as a dma-buf and sends the descriptor to the other, which imports it. Both let their
 //! devices write and copy, and look at the memory through mappings of their own. Prints the sum of the results, which is the same wherever it runs;
-//! ends with 3 where memory cannot be shared.
+//! ends with status 3 if memory cannot be shared.
 
 mod gpu;
 mod socket;

@@ -102,7 +102,7 @@ impl Gpu {
         Ok(mappings)
     }
 
-    /// Takes pieces of several sizes, and frees those that have lived longest, or half as long.
+    /// Takes pieces of several sizes, and frees the oldest pieces, or those of half that age.
     fn come_and_go(&self, wanted: usize) -> Result<()> {
         let mut pieces = Vec::new();
         for value in 0..wanted {
@@ -121,7 +121,7 @@ impl Gpu {
         Ok(())
     }
 
-    /// Returns how many MiB can be had of the memory that pieces are of.
+    /// Returns how many MiB can be allocated of the memory type of pieces.
     fn room(&self) -> Result<usize> {
         let ty = self.types.iter().position(|ty| ty.property_flags.contains(self.visible));
         let info = vk::MemoryAllocateInfo::default().allocation_size(1 << 20);
@@ -209,7 +209,7 @@ impl Piece {
         [self.at, self.at.wrapping_add((self.bytes / 4 - 1) as usize)]
     }
 
-    /// Fails where the first or the last word is not the piece's value.
+    /// Fails if the first or the last word is not the piece's value.
     fn check(&self) -> Result<()> {
         for word in self.ends() {
             // SAFETY: the word lies in the mapping, and no submission is pending.

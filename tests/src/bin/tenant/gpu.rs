@@ -16,7 +16,7 @@ pub(crate) struct Lane {
 }
 
 impl Lane {
-    /// Prepares so many submissions on the first queue that computes.
+    /// Prepares `slots` submissions on the first queue that computes.
     pub(crate) fn open(words: u32, steps: u32, slots: u32, empty: bool, dispatches: u32) -> Result<Self> {
         let application = vk::ApplicationInfo::default().api_version(vk::API_VERSION_1_1);
         let info = vk::InstanceCreateInfo::default().application_info(&application);
@@ -67,7 +67,7 @@ impl Lane {
         unsafe { self.device.queue_submit(self.queue, &info, fence) }.context("submitting")
     }
 
-    /// Waits for one.
+    /// Waits for the last submission of a slot, and resets its fence.
     pub(crate) fn wait(&self, slot: u32) -> Result<()> {
         let fences = [self.slots[slot as usize].1];
         // SAFETY: the fence is live, and reset when nothing is pending that signals it.

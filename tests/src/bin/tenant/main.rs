@@ -1,8 +1,8 @@
 //! A program that keeps a GPU busy with kernels of one length and reports the number of complete ones: a tenant of shared GPUs.
 //!
-//! The program prints "ready" when everything is compiled. For each line on its standard input it runs for so many milliseconds, as its options say
-//! or, if "alone" follows the number, one kernel after the other, and prints one line of JSON: the number of kernels that were complete in each
-//! hundredth of a second, and the times of single ones.
+//! The program prints "ready" when everything is compiled. Each line on its standard input holds a number of milliseconds. The program runs for this
+//! time, as its options say or, if "alone" follows the number, one kernel after the other, and prints one line of JSON: the number of kernels that
+//! were complete in each hundredth of a second, and the times of single ones.
 
 #![deny(unsafe_code)]
 
@@ -74,7 +74,7 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// Least number of kernels in flight where one tenant is to have the whole GPU.
+/// Least number of kernels in flight with which a lone tenant uses the whole GPU.
 const ALONE: u32 = 2;
 
 fn say(line: &str) -> Result<()> {
@@ -144,7 +144,7 @@ impl Done {
     }
 }
 
-/// Runs one kernel after the other, so many in flight.
+/// Runs one kernel after the other, with `in_flight` of them in flight.
 fn run(lane: &Lane, in_flight: u32, think: u64, time: Duration) -> Result<Done> {
     let mut done = Done::new(time);
     let start = Instant::now();

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 use virtio_queue::{Queue, QueueT};
 use vm_memory::GuestMemoryMmap;
 
-/// A wait of so long without a kick is a hang.
+/// A wait that is this long, without a kick, is a hang.
 const LONG: Duration = Duration::from_secs(300);
 
 /// Answers each request with its own bytes, doubled.
@@ -21,7 +21,7 @@ fn device(queue: &DriverQueue, features: RingFeatures, stop: &AtomicBool) {
     let mut kicked = Instant::now();
     while !stop.load(Ordering::Acquire) {
         if queue.kick.read().is_err() {
-            // A kick that does not come while there is work would be a lost wake-up: nothing here polls the ring.
+            // A missing kick while there is work is a lost wake-up: no thread here polls the ring.
             assert!(kicked.elapsed() < LONG, "no kick, {} in flight", queue.in_flight());
             std::thread::yield_now();
             continue;

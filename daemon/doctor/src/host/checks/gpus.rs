@@ -1,4 +1,4 @@
-//! Drivers and GPUs. The probe decides: where it has found a GPU that can be used, the rest is a matter of warnings.
+//! The checks of drivers and GPUs. The probe decides: if it has found a usable GPU, all other defects are warnings.
 
 use crate::debian;
 use crate::host::facts::Facts;
@@ -9,12 +9,12 @@ use crate::manifests::{self, Driver, NoLibrary};
 use crate::report::Finding;
 use std::collections::BTreeSet;
 
-/// A GPU that works.
+/// Returns whether a GPU that fits works.
 fn any(facts: &Facts, fits: impl Fn(&Gpu) -> bool) -> bool {
     facts.given.gpus.as_ref().is_ok_and(|gpus| gpus.iter().any(|gpu| gpu.usable.is_ok() && fits(gpu)))
 }
 
-/// The probe has found no GPU at all, and could have: nothing is wrong with the sandbox that it runs in.
+/// Returns whether the probe has found no GPU, although its sandbox works.
 fn found_nothing(facts: &Facts) -> bool {
     let found = facts.given.gpus.as_ref().is_ok_and(|gpus| !gpus.is_empty());
     let runs =
@@ -31,7 +31,7 @@ pub(super) fn loader(facts: &Facts) -> Finding {
     }
 }
 
-/// Returns the libraries that a driver lacks. Libraries that it is known to open when it runs count only where no real GPU works.
+/// Returns the libraries that a driver lacks. Libraries that the driver is known to open when it runs count only if no real GPU works.
 fn lacking(facts: &Facts, driver: &Driver) -> Vec<String> {
     let opened: &[String] = if any(facts, |gpu| !gpu.software) { &[] } else { &driver.lacks.opened };
     [&driver.lacks.needed[..], opened].concat()
@@ -47,7 +47,7 @@ fn broken(facts: &Facts, driver: &Driver) -> Option<String> {
         Err(NoLibrary::Missing(Missing::Absent)) => {
             Some(format!("{manifest} names {}, which does not exist", driver.name))
         }
-        // Systems with libraries of two kinds of processor have these.
+        // Systems with libraries for two kinds of processor have such libraries.
         Err(NoLibrary::Missing(Missing::Foreign)) => None,
         Ok(library) => {
             let lacking = lacking(facts, driver);
@@ -59,7 +59,7 @@ fn broken(facts: &Facts, driver: &Driver) -> Option<String> {
     }
 }
 
-/// Returns whether the loader would use a driver, and could.
+/// Returns whether the loader would and could use a driver.
 fn is_usable(facts: &Facts, driver: &Driver) -> bool {
     driver.library.is_ok() && driver.hidden_by.is_empty() && lacking(facts, driver).is_empty()
 }
@@ -85,14 +85,14 @@ pub(super) fn drivers(facts: &Facts) -> Finding {
     let usable = facts.drivers.iter().filter(|driver| is_usable(facts, driver));
     let names: Vec<String> = usable.map(|driver| driver.manifest.display().to_string()).collect();
     let nothing_left = nothing_left(facts);
-    // Where other drivers work, the check `nvidia` reports NVIDIA's driver.
+    // If other drivers work, the check `nvidia` reports NVIDIA's driver.
     let elsewhere = lacking_of_nvidia(facts).filter(|_| !nothing_left);
     let here = facts.drivers.iter().filter(|driver| elsewhere != Some(*driver));
     let broken: Vec<(String, &Driver)> =
         here.filter_map(|driver| Some((broken(facts, driver)?, driver))).collect();
     let hidden = manifests::least_hidden(&facts.drivers).and_then(Driver::hidden).filter(|_| nothing_left);
     match hidden {
-        // Where a variable names a broken driver in the place of all others, the broken driver is reported.
+        // If a variable names a broken driver in place of all others, the check reports that driver.
         Some((reason, remedy)) if !broken.iter().any(|(_, driver)| driver.is_instead()) => {
             Finding::fault(CHECK, reason + " all drivers", remedy)
         }

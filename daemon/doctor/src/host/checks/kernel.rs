@@ -6,7 +6,7 @@ use crate::report::Finding;
 
 /// The newest version of Landlock that the daemon uses.
 const LANDLOCK: u32 = 6;
-/// The controllers with which VMs are kept apart.
+/// The controllers that keep VMs apart.
 const CONTROLLERS: [&str; 3] = ["memory", "pids", "cpu"];
 /// The threads that one worker may have.
 const WORKER_THREADS: u64 = 2048;
@@ -30,7 +30,7 @@ pub(super) fn sandbox(facts: &Facts) -> Finding {
     }
 }
 
-/// Returns how to give this system the features that it lacks.
+/// Returns the remedy that gives this system the missing features.
 fn remedy(facts: &Facts, lacks: &[String]) -> String {
     let lacks_users = lacks.iter().any(|part| part.starts_with("user namespace"));
     let forbidding = SWITCHES.into_iter().find_map(|name| {

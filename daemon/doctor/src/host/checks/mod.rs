@@ -1,4 +1,4 @@
-//! The checks of a host, as functions of its facts, in the order in which faults are best put right. A check whose precondition another
+//! The checks of a host, as functions of its facts, in the best order to repair faults. A check whose precondition another
 //! check has found missing is skipped, so that a fault is reported once.
 //!
 //! `gpus` looks at drivers and GPUs, `kernel` at the features that confine and limit workers, `vmms` at the programs that connect, `setup` at the

@@ -1,4 +1,4 @@
-//! The checks of the configuration, and of daemons that run already.
+//! The checks of the configuration, and of running daemons.
 
 use crate::host::facts::Facts;
 use crate::host::given::Window;
@@ -35,7 +35,7 @@ pub(super) fn configuration(facts: &Facts) -> Finding {
     }
 }
 
-/// A window that is smaller than the GPU's memory keeps guests from mapping that memory, which costs llama.cpp a copy for each token.
+/// Returns the finding about the window. If it is smaller than the GPU's memory, guests cannot map that memory, and llama.cpp copies for each token.
 pub(super) fn window(facts: &Facts) -> Finding {
     const CHECK: &str = "window";
     let vms = facts.given.configuration.iter().filter_map(|file| file.vms.as_ref().ok()).flatten();

@@ -10,12 +10,12 @@ use std::path::Path;
 
 /// The first QEMU whose device carries a window.
 const QEMU_MIN: (u32, u32) = (11, 1);
-/// The way to such a QEMU.
+/// The remedy that brings such a QEMU.
 const NEWER: &str = "install QEMU 11.1 or newer (Debian 13: sudo apt-get install -t trixie-backports qemu-system-x86), or name one with --qemu";
 
-/// The memory regions of a VM: QEMU aborts beyond.
+/// The most memory regions of a VM: QEMU aborts beyond this number.
 const REGIONS: u64 = 512;
-/// The regions that a VM has without mappings, and some to spare.
+/// The regions that a VM has without mappings, and some spare ones.
 const OWN_REGIONS: u64 = 8;
 
 pub(super) fn vmm(facts: &Facts) -> Finding {
@@ -44,7 +44,7 @@ pub(super) fn vmm(facts: &Facts) -> Finding {
     Finding::unless_minor(crosvm.is_none(), CHECK, wrong, NEWER)
 }
 
-/// QEMU passes all memory regions of a VM to each of its vhost devices, and each mapping is a region.
+/// Returns the finding about other vhost devices: QEMU passes all memory regions of a VM to each, and each mapping is a region.
 pub(super) fn other_back_ends(facts: &Facts) -> Finding {
     const CHECK: &str = "other-back-ends";
     match facts.vhost_regions {
@@ -124,7 +124,7 @@ pub(super) fn socket(facts: &Facts) -> Finding {
     }
 }
 
-/// Returns why a user cannot connect, if so.
+/// Returns the reason why a user cannot connect, if there is one.
 fn reach(socket: &SocketFile, file: &Permissions, name: &str, user: &User) -> Option<Finding> {
     let fault = |path: &Path, remedy| {
         let reason = format!("the VMM's user {name} may not pass {}", path.display());

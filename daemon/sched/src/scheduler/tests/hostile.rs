@@ -5,7 +5,7 @@ use super::simulation::*;
 use crate::Class;
 use crate::time::{MICROSECOND, MILLISECOND, SECOND};
 
-/// Shares of two honest guests while a third does this, by GPU time.
+/// Runs two honest guests beside the guests of an adversary, and returns the world.
 fn beside(setting: Setting, adversary: &[Guest], time: Nanos) -> World {
     let honest = [Guest::new(0, 100, 2 * MILLISECOND), Guest::new(1, 100, 10 * MILLISECOND)];
     simulate(setting, honest.into_iter().chain(adversary.iter().cloned()).collect(), time)
@@ -54,15 +54,15 @@ fn others_go_on_beside_submissions_that_never_end() {
         (0..endless).for_each(|_| world.join(Guest::new(2, 100, 1_000_000 * SECOND)));
         world.run(10 * SECOND);
         let parts = [0, 1].map(|index| world.part(index));
-        // Two of them at most are there, and the GPU gives each the same time as the others.
+        // At most two of them are in the driver, and the GPU gives each the same time as the others.
         let least = if endless == 1 { 0.45 } else { 0.31 };
         assert!((parts[0] - parts[1]).abs() / 2.0 <= 0.02, "{parts:.4?}");
         assert!(parts[0] >= least / 2.0, "{endless}: {parts:.4?}, {}", world.figures());
     }
 }
 
-/// The part that an honest VM has of the GPU beside a VM with so many contexts of this kind, and the longest time for which it waits for one of its
-/// submissions, which last for 2 ms, in milliseconds.
+/// Returns the part of the GPU that an honest VM has beside a VM with so many contexts of this kind, and the longest wait for one of its 2 ms
+/// submissions, in milliseconds.
 fn beside_many(setting: Setting, liar: &Guest, contexts: usize, time: Nanos) -> (f64, f64) {
     let liars = vec![Guest { tenant: 1, ..liar.clone() }; contexts];
     let guests = [Guest::new(0, 100, 2 * MILLISECOND)].into_iter().chain(liars).collect();
@@ -70,7 +70,7 @@ fn beside_many(setting: Setting, liar: &Guest, contexts: usize, time: Nanos) -> 
     (world.part(0), world.percentile(0, 1.0))
 }
 
-/// Contexts of a VM, however many there are, have no more than the VM's part together, whatever times they claim.
+/// All contexts of a VM together have no more than the VM's part, however many they are, and whatever times they claim.
 #[test]
 fn contexts_that_lie_about_their_times_take_nothing_from_another_vm() {
     let kinds = [
@@ -111,7 +111,7 @@ fn contexts_that_hold_their_place_without_work_take_nothing_from_another_vm() {
     }
 }
 
-/// The VM that was there first has two contexts in the driver, however many have work.
+/// The VM that came first has two contexts in the driver, however many have work.
 #[test]
 fn a_vm_that_comes_finds_two_contexts_of_another_in_the_driver() {
     let endless = vec![Guest::new(1, 100, 1000 * SECOND); 150];
@@ -123,7 +123,7 @@ fn a_vm_that_comes_finds_two_contexts_of_another_in_the_driver() {
     assert!(part >= 0.31, "{part:.3}");
 }
 
-/// The contexts submit little work at first, so that little is expected of them, and much then. Two of them are in the driver before that is known,
+/// The contexts submit little work at first, so that little is expected of them, and then much. Two contexts are in the driver before this is known,
 /// and share the GPU with the other VM, which makes up for that afterwards; if they never end, it cannot.
 #[test]
 fn contexts_that_take_longer_than_they_used_to_have_their_vms_part_together() {
@@ -137,7 +137,7 @@ fn contexts_that_take_longer_than_they_used_to_have_their_vms_part_together() {
     }
 }
 
-/// A scheduler that is told anything, in any order.
+/// A scheduler that gets any calls, in any order.
 struct Chaos {
     scheduler: Scheduler,
     random: u64,
@@ -150,7 +150,7 @@ impl Chaos {
         xorshift(&mut self.random) % limit
     }
 
-    /// A number that is small, or near the ends of its type.
+    /// Returns a number that is small, or near the ends of its type.
     fn any(&mut self) -> u64 {
         match self.below(4) {
             0 => self.below(8),
@@ -239,7 +239,7 @@ fn whatever_workers_say_the_scheduler_goes_on() {
         for _ in 0..1500 {
             chaos.step();
             chaos.check();
-            // Looks come on time half of the time, and lead on.
+            // Half of the time, a look comes when it is due, and moves the time on.
             if chaos.below(2) == 0
                 && let Some(at) = chaos.scheduler.next_look()
                 && at < chaos.now + SECOND

@@ -1,4 +1,4 @@
-//! Tests that each gets its share, and that the GPU is busy.
+//! Tests that each tenant gets its share, and that the GPU is busy.
 
 use super::super::*;
 use super::simulation::*;
@@ -63,7 +63,7 @@ fn many_equal_tenants_are_served_evenly() {
     for (count, shorter) in [(2, 1), (4, 1), (8, 1), (16, 1), (64, 4), (128, 4)] {
         for (setting, fairness, busy) in [(SERIAL, 0.99, 0.97), (SLICED, 0.98, 0.96)] {
             if count > 16 && setting.gpu == Gpu::Sliced {
-                // None of these takes longer than a slice.
+                // None of these submissions takes longer than a slice.
                 continue;
             }
             let length = |id: u32| lengths[id as usize % 4] / shorter;
@@ -73,8 +73,8 @@ fn many_equal_tenants_are_served_evenly() {
             let least = shares.iter().copied().fold(1.0, f64::min);
             let most = shares.iter().copied().fold(0.0, f64::max);
             let (part, apart) = (least / most, (most - least) * 10_000.0 * world.utilisation());
-            // The times of contexts that ran alternately are known to a part of a slice only, and switching costs. The scheduler stays with a context
-            // for 1 ms, which is much of the time that one of many gets.
+            // The times of contexts that ran alternately are known only to a part of a slice, and switches cost time. The scheduler stays with a
+            // context for 1 ms, which is a large part of the time of one among many.
             assert!(
                 part >= fairness || apart <= 2.0,
                 "{count} tenants: min/max {part:.4}, {}",

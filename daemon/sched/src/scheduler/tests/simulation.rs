@@ -1,4 +1,4 @@
-//! A GPU, a driver and workers that a scheduler is run against, event by event.
+//! A simulated GPU, driver and workers for tests of a scheduler, event by event.
 
 use super::super::*;
 use crate::Class;
@@ -9,7 +9,7 @@ use std::collections::{BinaryHeap, VecDeque};
 /// The way in which the GPU shares itself among contexts.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Gpu {
-    /// The first that came runs to its end.
+    /// The work that came first runs to its end.
     Serial,
     /// Contexts that have work run in turn, for a slice each.
     Sliced,
@@ -32,28 +32,28 @@ pub(super) const SERIAL: Setting =
 pub(super) const SERIAL_FAR: Setting = Setting { start: 200 * MICROSECOND, ..SERIAL };
 pub(super) const SLICED: Setting = Setting { gpu: Gpu::Sliced, ..SERIAL };
 pub(super) const SETTINGS: [Setting; 3] = [SERIAL, SERIAL_FAR, SLICED];
-/// The properties that were measured of an NVIDIA data-centre GPU.
+/// The measured properties of an NVIDIA data-centre GPU.
 pub(super) const MEASURED: Setting = Setting { start: 100 * MICROSECOND, switch: 65 * MICROSECOND, ..SLICED };
 
-/// The ways in which a worker reports the truth.
+/// The ways in which a worker reports the truth or lies.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Honesty {
     Honest,
     /// The worker's spans never come.
     NoSpans,
-    /// The worker's spans are shorter than they were.
+    /// The worker's spans are shorter than its work was.
     ShortSpans,
     /// The worker's spans are short, and come before the completions.
     EarlySpans,
     /// The worker's spans are short, and come behind the completions.
     LateSpans,
-    /// The worker's spans say that the GPU did next to nothing meanwhile.
+    /// The worker's spans say that the GPU was hardly busy meanwhile.
     IdleSpans,
     /// The worker's spans begin long before the submission, when others had the GPU.
     OldSpans,
     /// The worker's spans say that it was a copy engine.
     Copies,
-    /// The worker tells of completions when this time has passed, or never.
+    /// The worker reports completions when this time has passed, or never.
     Holds(Option<Nanos>),
     /// The worker's spans begin and end in the future.
     FutureSpans,
@@ -68,21 +68,21 @@ pub(super) struct Guest {
     pub(super) share: Share,
     /// Mean length of its submissions; each is up to a tenth shorter or longer.
     pub(super) length: Nanos,
-    /// The mean length after so many submissions.
+    /// The mean length that applies after so many submissions.
     pub(super) later: Option<(usize, Nanos)>,
     /// Submissions that it has outstanding, unless it has a period.
     pub(super) outstanding: u32,
-    /// The time from a completion until the program behind it has submitted again; up to a fifth shorter or longer.
+    /// The time from a completion until the program has submitted again; up to a fifth shorter or longer.
     pub(super) think: Nanos,
-    /// The times from a completion to the next submission, by turns, which hold instead if there are any.
+    /// The times from a completion to the next submission, by turns; if there are any, they replace `think`.
     pub(super) thinks: Vec<Nanos>,
-    /// The program submits so many one after the other, each so long after the one before, and waits for all of them.
+    /// The program submits so many one after the other, at this distance, and waits for all of them.
     pub(super) stream: Option<(u32, Nanos)>,
-    /// The number of them that are not complete.
+    /// The number of these submissions that are not complete.
     pub(super) left: u32,
-    /// The time that one of its workgroups runs, for which a GPU that turns to another context has to wait.
+    /// The time that one of its workgroups runs, for which a GPU that switches to another context has to wait.
     pub(super) workgroup: Nanos,
-    /// The program submits one at each period.
+    /// The program submits one at the beginning of each period.
     pub(super) period: Option<Nanos>,
     pub(super) honesty: Honesty,
     pub(super) queue: VecDeque<(Nanos, Nanos)>,
@@ -91,7 +91,7 @@ pub(super) struct Guest {
     pub(super) completed: u32,
     pub(super) allowed: u32,
     pub(super) leased: bool,
-    /// True GPU time, and its value at the end of each second.
+    /// The true GPU time, and its value at the end of each second.
     pub(super) busy: Nanos,
     pub(super) seconds: Vec<Nanos>,
     pub(super) latencies: Vec<Nanos>,
@@ -126,13 +126,13 @@ impl Guest {
         }
     }
 
-    /// One submission of `length` every `period`, of the latency class.
+    /// Returns a guest of the latency class that submits once every `period`, for `length`.
     pub(super) fn periodic(tenant: u32, weight: u32, length: Nanos, period: Nanos) -> Self {
         let share = Share { weight, class: Class::Latency, ceiling: None };
         Self { share, period: Some(period), ..Self::new(tenant, weight, length) }
     }
 
-    /// The length of the next submission. `jitter`, from 0 to 2000, says how much shorter or longer it is than others.
+    /// Returns the length of the next submission. `jitter`, from 0 to 2000, says how much shorter or longer it is than others.
     fn next_length(&self, jitter: Nanos) -> Nanos {
         let later = self.later.filter(|(count, _)| self.latencies.len() >= *count);
         let length = later.map_or(self.length, |(_, length)| length);
@@ -159,7 +159,7 @@ enum Event {
     Look(Nanos),
 }
 
-/// The running work: whose it is, since when the slice lasts, and how much the slice is to do.
+/// The running work: its guest, and the begin and the end of the slice.
 #[derive(Clone, Copy, Debug)]
 struct Running {
     guest: usize,
@@ -233,7 +233,7 @@ impl World {
         }
     }
 
-    /// Lets a guest submit its next work, after some time.
+    /// Lets a guest submit its next work, after this time.
     fn streams(&mut self, index: usize, think: Nanos) {
         let Some((count, each)) = self.guests[index].stream else { return };
         self.guests[index].left = count;
@@ -390,7 +390,7 @@ impl World {
         self.push(running.until, Event::Switched(self.turn));
     }
 
-    /// Returns whether the running work has workgroups left to wait for, as another context has work; they run at less than the whole GPU.
+    /// Returns whether the GPU has to wait for workgroups of the running work, since another context has work; they use less than the whole GPU.
     fn has_to_drain(&mut self, ran: Nanos, running: Running) -> bool {
         let Running { guest: index, until: now, drains, .. } = running;
         let others = self.device.iter().any(|(other, ..)| *other != index);
@@ -415,7 +415,7 @@ impl World {
         }
         let (_, arrived, left, begun) = self.device.pop_front().unwrap();
         if left > ran {
-            // The work of the same context behind it waits for it.
+            // Later work of the same context waits for this work.
             let behind: Vec<_> = self.device.iter().filter(|work| work.0 == index).copied().collect();
             self.device.retain(|work| work.0 != index);
             self.device.push_back((index, arrived, left - ran, begun));
@@ -495,12 +495,12 @@ impl World {
         xorshift(&mut self.random) % limit.max(1)
     }
 
-    /// Part of all GPU time that each guest had.
+    /// Returns the part of all GPU time that each guest had.
     pub(super) fn shares(&self) -> Vec<f64> {
         shares(&self.guests.iter().map(|guest| guest.busy).collect::<Vec<_>>())
     }
 
-    /// Part of the GPU time that each guest had, by second.
+    /// Returns the part of the GPU time that each guest had, by second.
     pub(super) fn shares_by_second(&self) -> Vec<Vec<f64>> {
         let seconds = self.guests.iter().map(|guest| guest.seconds.len()).min().unwrap_or(0);
         let busy = |second: usize| self.guests.iter().map(move |guest| guest.seconds[second]);
@@ -511,18 +511,18 @@ impl World {
         between.collect()
     }
 
-    /// Part of all time in which a guest had the GPU.
+    /// Returns the part of all time in which a guest had the GPU.
     pub(super) fn part(&self, index: usize) -> f64 {
         self.guests[index].busy as f64 / (self.now - self.setting.epoch) as f64
     }
 
-    /// Part of the time that the GPU was busy.
+    /// Returns the part of the time in which the GPU was busy.
     pub(super) fn utilisation(&self) -> f64 {
         let busy: Nanos = self.guests.iter().map(|guest| guest.busy).sum();
         busy as f64 / (self.now - self.setting.epoch) as f64
     }
 
-    /// The latency, in milliseconds, that a part of a guest's submissions stay within.
+    /// Returns the latency, in milliseconds, within which this part of a guest's submissions complete.
     pub(super) fn percentile(&self, index: usize, part: f64) -> f64 {
         let mut latencies = self.guests[index].latencies.clone();
         latencies.sort_unstable();
@@ -532,7 +532,7 @@ impl World {
             .map_or(f64::NAN, |latency| *latency as f64 / 1e6)
     }
 
-    /// Figures to be printed when an assertion fails.
+    /// Returns figures to print when an assertion fails.
     pub(super) fn figures(&self) -> String {
         let shares: Vec<_> = self.shares().iter().take(8).map(|share| format!("{share:.4}")).collect();
         format!("{:?}: shares [{}], utilisation {:.4}", self.setting, shares.join(" "), self.utilisation())
@@ -544,7 +544,7 @@ fn shares(used: &[Nanos]) -> Vec<f64> {
     used.iter().map(|used| *used as f64 / sum).collect()
 }
 
-/// Work that a GPU does in some time while the last workgroups of a slice end.
+/// The work that a GPU does while the last workgroups of a slice end, and the time that this work takes.
 const DRAIN: (Nanos, Nanos) = (9, 10);
 
 pub(super) fn xorshift(state: &mut u64) -> u64 {

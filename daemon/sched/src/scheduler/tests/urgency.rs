@@ -51,7 +51,7 @@ fn a_synchronous_tenant_is_waited_for_within_the_budget() {
             );
             world.shares()[0]
         });
-        // A GPU that time-slices runs it beside the other.
+        // A GPU that time-slices runs the submission beside the other.
         assert!(parts[1] > parts[0] + 0.05 || parts[0] > 0.35, "{parts:?}");
     }
 }
@@ -73,7 +73,7 @@ fn who_is_alone_need_not_ask_until_another_comes() {
         assert_eq!(world.guests[0].leases, (1, 1), "{}", world.figures());
         let first = world.guests[1].latencies[0] as f64 / 1e6;
         let part = (world.guests[0].busy - before) as f64 / (2 * SECOND) as f64;
-        // For the granted work of the lease, and the time for which the scheduler stays with a context.
+        // The bound covers the work under the lease, and the time for which the scheduler stays with a context.
         assert!(first <= 14.0, "the newcomer waited {first:.2} ms");
         assert!((part - 0.5).abs() <= 0.02, "{part:.4}");
         world.quiet(1);

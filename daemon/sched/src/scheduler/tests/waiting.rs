@@ -1,4 +1,4 @@
-//! Programs that wait for their results, beside others that do not.
+//! Programs that wait for their results, beside programs that do not.
 //!
 //! The GPU is [`MEASURED`], and hogs have long workgroups. In this simulation the scheduler that ran one-at-a-time submissions beside a hog, and
 //! waited for no context, gave 0.43 to kernels of 2 ms two deep at 0.92, and 0.14 one at a time, as measured on the real GPU.
@@ -8,7 +8,7 @@ use super::simulation::*;
 use crate::Class;
 use crate::time::{MICROSECOND, MILLISECOND, SECOND};
 
-/// Measured times from the end of a submission until the program behind it has submitted again, if it does not think, in microseconds.
+/// Measured times from the end of a submission until a program that does not think has submitted again, in microseconds.
 const WAYS: [Nanos; 32] = [
     150, 60, 230, 110, 170, 400, 90, 190, 140, 120, 260, 70, 160, 520, 130, 210, 100, 180, 150, 300, 80, 140,
     740, 170, 120, 200, 50, 350, 110, 240, 160, 130,
@@ -16,12 +16,12 @@ const WAYS: [Nanos; 32] = [
 
 const TIME: Nanos = 6 * SECOND;
 
-/// Kernels of 25 ms two deep, of workgroups of 6 ms.
+/// Returns a guest with two outstanding kernels of 25 ms, in workgroups of 6 ms.
 fn hog(tenant: u32) -> Guest {
     Guest { workgroup: 6250 * MICROSECOND, ..waits(tenant, 25 * MILLISECOND, 2, 0) }
 }
 
-/// A guest that has so many submissions of this length outstanding, and thinks so long after each.
+/// Returns a guest that has so many submissions of this length outstanding, and thinks for this time after each.
 fn waits(tenant: u32, length: Nanos, outstanding: u32, think: Nanos) -> Guest {
     let thinks = WAYS.map(|way| way * MICROSECOND + think).to_vec();
     Guest { outstanding, thinks, workgroup: length / 4, ..Guest::new(tenant, 100, length) }
@@ -31,7 +31,7 @@ fn one(tenant: u32, think: Nanos) -> Guest {
     waits(tenant, 2 * MILLISECOND, 1, think)
 }
 
-/// A guest that makes a token of so many submissions of this length, submits one at a time and waits for all, as llama.cpp does.
+/// Returns a guest that makes a token of so many submissions of this length, submits one at a time and waits for all, as llama.cpp does.
 fn llama(tenant: u32, count: u32, length: Nanos, each: Nanos) -> Guest {
     let thinks = WAYS.map(|way| way * MICROSECOND + 100 * MICROSECOND).to_vec();
     Guest { stream: Some((count, each)), thinks, ..Guest::new(tenant, 100, length) }
@@ -58,7 +58,7 @@ fn depth_makes_no_difference_where_something_is_always_submitted() {
 
 #[test]
 fn one_at_a_time_gets_its_share_and_pays_for_its_gaps() {
-    // The gap from one kernel's end to the next one's beginning is some 0.3 ms longer than these.
+    // The gap from the end of one kernel to the beginning of the next is some 0.3 ms longer than these times.
     for (think, least) in [(0, 0.925), (50, 0.915), (100, 0.905)] {
         let world = run(vec![one(0, think * MICROSECOND), hog(1)]);
         let (share, used) = (world.shares()[0], world.utilisation());
@@ -69,7 +69,7 @@ fn one_at_a_time_gets_its_share_and_pays_for_its_gaps() {
 
 #[test]
 fn a_submission_that_comes_one_at_a_time_has_no_part_in_a_longer_ones_turn() {
-    // The price is the budget of waiting: without it they run side by side, and the hog has most of the GPU.
+    // The price is the budget of waiting: without it both run side by side, and the hog has most of the GPU.
     let parts = [0.0, 0.01, 0.02, 0.04, 0.08].map(|anticipation| {
         let world = run_with(anticipation, vec![one(0, 0), hog(1)]);
         assert!(world.utilisation() >= 0.9, "{anticipation}: {}", world.figures());
@@ -164,7 +164,7 @@ fn weights_and_classes_hold_for_those_that_wait() {
     strong.share.weight = 300;
     let world = run(vec![one(0, 0), strong]);
     assert!((world.shares()[0] - 0.25).abs() <= 0.03, "{}", world.figures());
-    // The scheduler does not wait for the background, and a context that it waits for leaves the background nothing but its gaps.
+    // The scheduler does not wait for a background tenant, and the awaited context leaves only its gaps to the background.
     let mut background = one(0, 0);
     background.share.class = Class::Background;
     let world = run(vec![background.clone(), hog(1)]);

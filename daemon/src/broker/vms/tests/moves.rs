@@ -8,7 +8,7 @@ use sched::Share;
 const SPARE: [u8; 16] = [9; 16];
 const CONTEXT: ContextId = ContextId(3);
 
-/// A world whose first VM has a spare GPU, and a context on its own one, while the second VM is on the spare one.
+/// Returns a world whose first VM has a spare GPU, and a context on its own GPU, while the second VM is on the spare one.
 fn world_with_spare() -> (World, GateSide) {
     let mut world = world();
     world.say(0, &with_spares(ready_on(&[GPU, SPARE]), 1));
@@ -55,7 +55,7 @@ fn a_context_that_moves_is_scheduled_where_it_is() {
     world.ring(0);
     assert_eq!(new.granted(), 1);
     assert_eq!(gpus(&mut world).1, [spare]);
-    // The unfinished work that it left behind holds no context up.
+    // The unfinished work of the old worker delays no context.
     let other = world.begin(0, 4);
     other.tell(READY);
     world.ring(0);
@@ -122,7 +122,7 @@ fn a_gpu_that_is_drained_is_left_one_context_after_the_other() {
     let place = FromBroker::Place { placement: Placement(vec![1]) };
     assert_eq!(world.heard(0), [place, FromBroker::Restart { ctx_id: CONTEXT, change }]);
     assert!(world.ask(DRAIN).hears_error().contains("is being drained: wait until that is over"));
-    // The first operator has gone, as there is one slot here: that changes nothing.
+    // The first operator has been disconnected, because this test has one slot. The drain goes on.
     let moved = world.begin_on(0, CONTEXT.0, 1);
     world.say(0, &ToBroker::ContextLeaves { ctx_id: CONTEXT, gpu: 0 });
     world.say(0, &ToBroker::Restarted { ctx_id: CONTEXT, outcome: took() });
@@ -157,7 +157,7 @@ fn what_has_no_other_gpu_stays_on_one_that_is_drained_and_a_process_that_starts_
     assert!(why.ends_with("give it a spare-gpu"), "{why}");
     assert_eq!(operator.hears(), Some(Answer::Drained { moved: 0, left: 1 }));
     assert_eq!(world.heard(1), [], "its contexts begin there still");
-    // A device process that ends while one of its contexts is moved, and starts anew.
+    // A device process ends while one of its contexts is moved, and starts anew.
     let _gate = world.begin(0, CONTEXT.0);
     let mut operator = world.ask(DRAIN);
     world.broker.vms[0].process.as_mut().unwrap().kill();

@@ -1,4 +1,4 @@
-//! A file that was read again, with device processes that are played.
+//! Tests of reading the file again, with played device processes.
 
 use super::*;
 use crate::broker::reload::{How, Reloaded, doubt};
@@ -8,7 +8,7 @@ const PLAIN: How = How { now: false, dry_run: false };
 const NOW: How = How { now: true, ..PLAIN };
 const DRY_RUN: How = How { dry_run: true, ..PLAIN };
 
-/// The settings so far with a change, which the broker takes over.
+/// Has the broker take over its present settings with a change.
 fn adopt(world: &mut World, change: impl FnOnce(&mut Settings)) -> Reloaded {
     adopt_so(world, PLAIN, change)
 }
@@ -34,13 +34,13 @@ fn set(world: &mut World, vm: &str, weight: i64) -> Result<(), String> {
     world.broker.obey(Request::Set { vm: vm.into(), change }, world.now).map(|_| ())
 }
 
-/// The device process of a VM ends, as it was asked to.
+/// Ends the device process of a VM that was asked to end.
 fn ends_as_asked(world: &mut World, index: usize) {
     assert!(world.broker.vms[index].ending.is_some(), "no change or operator asked it to");
     world.broker.child_ended(index, world.now);
 }
 
-/// The device process of a VM ends, though the broker did not ask it to.
+/// Ends the device process of a VM, though the broker did not ask for its end.
 fn fails_by_itself(world: &mut World, index: usize) {
     world.broker.vms[index].process.as_mut().unwrap().kill();
     world.broker.child_ended(index, world.now);
@@ -90,7 +90,7 @@ fn a_vm_that_is_gone_leaves_when_its_device_process_has_ended_and_takes_nothing_
     assert_eq!(world.broker.gpus[0].share(tenant), None);
     // All weights on the GPU are the second VM's now.
     assert_eq!(world.broker.status(world.now).vms[0].ceiling, Some(1.0));
-    // Events about it that were still under way find no VM.
+    // Late events of the removed VM find no VM.
     for source in [Source::Channel, Source::Child, Source::Doorbell] {
         world.broker.turn(&[Event::new(Events::EPOLLIN | Events::EPOLLOUT, source.token(0))], world.now);
     }
@@ -234,7 +234,7 @@ fn what_waits_is_done_at_once_or_not_at_all_if_the_file_or_the_operator_says_so(
     let told = adopt_so(&mut world, NOW, change);
     assert_eq!((counts(&told), told.pending.len()), ([0, 0, 0, 1, 1], 0));
     assert!(world.broker.vms[0].ending.is_some() && pending(&mut world).is_empty());
-    // The first VM loses its GPU already.
+    // The device process of the first VM is being ended already.
     let told = adopt(&mut world, |new| write(&mut new.vms[0], &["queues=nominal"]));
     assert_eq!((counts(&told), told.pending.len()), ([0, 0, 0, 1, 1], 0));
 }

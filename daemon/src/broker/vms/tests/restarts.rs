@@ -71,7 +71,7 @@ fn an_operator_hears_how_far_a_restart_is_and_what_it_took() {
     assert_eq!(world.heard(0), [FromBroker::Restart { ctx_id: CONTEXT, change: None }]);
     assert_eq!(operator.hears(), restarting(RestartStage::Starts));
     let now = world.now;
-    // However often it is said.
+    // The operator gets one line for all these reports.
     for stage in [RestartStage::Moves, RestartStage::Starts, RestartStage::Rests] {
         world.say(0, &ToBroker::Restarting { ctx_id: CONTEXT, stage });
     }
@@ -103,7 +103,7 @@ fn a_restart_that_fails_says_why_in_few_words_and_a_context_has_one_at_a_time() 
     let mut second = world.restart(CONTEXT.0);
     assert_eq!(second.hears_error(), "a/3: it is being restarted already");
     assert_eq!(world.heard(0).len(), 1);
-    // The first operator has gone, as there is one slot here: that changes nothing.
+    // The first operator has been disconnected, because this test has one slot. The restart goes on.
     world.say(0, &restarted(Err("bad \u{1b}[2J".repeat(1000))));
     assert_eq!((world.counts(), world.is_dying(0)), ((0, 1, None), false));
     let mut operator = world.restart(CONTEXT.0);

@@ -1,4 +1,4 @@
-//! A broker that is written down goes on in another one, whatever becomes of the text on the way.
+//! Tests that a broker's written state goes on in another broker, and that damaged texts do no harm.
 
 use super::*;
 use crate::broker::control::Answer;
@@ -23,7 +23,7 @@ impl World {
         self.broker.state(None, self.now, &mut pass).unwrap().to_text(copies).unwrap()
     }
 
-    /// Another broker takes this one's place.
+    /// Puts another broker in the place of this one.
     fn follow(&mut self) {
         let (state, descriptors) = BrokerState::of_text(&self.written()).unwrap();
         let before = Predecessor { state, inherited: Inherited::all(descriptors).unwrap() };
@@ -58,9 +58,9 @@ fn a_broker_that_follows_grants_and_counts_where_the_one_before_was() {
     assert_eq!((vm.state.as_str(), vm.weight, vm.contexts.len()), ("connected", 7, 1));
     assert_eq!(status.vms[1].kills.refused, 9);
     assert!(!vm.replaced.is_empty(), "that the device process is of an older program is said");
-    // Its worker completes what was granted before, and gets more.
+    // The worker completes the submissions that were granted before, and gets more grants.
     gate.tell(Counters { ready: 1, dispatched: 1, completed: 1 });
-    // The scheduler grants the next submission the later, the longer the context held the GPU; real time has passed meanwhile.
+    // The longer the context held the GPU, the later the scheduler grants its next submission; real time has passed meanwhile.
     let until = world.now + 10 * SECOND;
     while gate.granted() < 2 && world.now < until {
         world.now += SECOND / 1000;
@@ -72,7 +72,7 @@ fn a_broker_that_follows_grants_and_counts_where_the_one_before_was() {
     gate.tell(Counters { ready: 0, dispatched: 2, completed: 2 });
     world.ring(0);
     world.check_second(&second);
-    // Device processes are heard and told as before, and no context can begin twice.
+    // Messages from and to device processes pass as before, and no context can begin twice.
     world.broker.tell(0, FromBroker::Kill { ctx_id: ContextId(3) });
     assert_eq!(world.heard(0), [FromBroker::Kill { ctx_id: ContextId(3) }]);
     world.say(0, &ToBroker::ContextEnds { ctx_id: ContextId(3), lost: None, hung: false });
@@ -147,7 +147,7 @@ fn what_would_put_an_upgrade_off_is_refused_while_it_waits() {
     world.broker.vms[0].start_at = Some(0);
     world.broker.start_due(world.now);
     assert_eq!((world.broker.vms[0].start_at, world.broker.vms[0].is_starting), (Some(0), false));
-    // A successor that was asked for before.
+    // This successor was asked for before.
     let (process, _successor) = Process::played().unwrap();
     world.broker.take_successor(0, Ok(process), world.now);
     assert!(is_ended(&world));
@@ -184,7 +184,7 @@ fn a_text_that_was_changed_is_refused_or_means_something_and_panics_never() {
 /// Nanoseconds.
 const SECOND: Nanos = 1_000_000_000;
 
-/// A world in which the first VM, which is connected, has a device process of an earlier program, and one of this program beside it.
+/// Returns a world in which the first VM, which is connected, has a device process of an earlier program, and beside it one of this program.
 fn with_successor() -> (World, Channel, u32) {
     let mut world = world();
     connected(&mut world);
@@ -197,26 +197,26 @@ fn with_successor() -> (World, Channel, u32) {
     (world, successor, pid)
 }
 
-/// The successor says something, which the broker hears.
+/// Sends a message of the successor, and has the broker handle it.
 fn says(world: &mut World, successor: &Channel, message: &ToBroker) {
     successor.send(message, None).unwrap();
     world.broker.hear_successor(0, world.now);
 }
 
-/// The successor is ready, and serves the VM.
+/// Has the successor be ready and serve the VM.
 fn serves(world: &mut World, successor: &Channel) {
     says(world, successor, &ready());
     says(world, successor, &ToBroker::Frontend { connected: true });
 }
 
-/// The first VM's device process is the one at the other end of this channel now: its contexts are scheduled as any.
+/// Checks that the device process at the other end of this channel now serves the first VM: contexts are scheduled as before.
 fn is_served_by(world: &mut World, successor: Channel) {
     world.peers[0] = successor;
     world.begin(0, 3);
     assert!(!world.is_dying(0) && world.broker.vms[0].contexts.len() == 1);
 }
 
-/// A played device process dies by itself.
+/// Kills a played device process, as if it died by itself.
 fn crash(pid: u32) {
     let pid = rustix::process::Pid::from_raw(pid.cast_signed()).unwrap();
     rustix::process::kill_process(pid, rustix::process::Signal::KILL).unwrap();
@@ -258,13 +258,13 @@ fn contexts_stay_with_a_vm_whose_device_process_passes_them_on() {
     assert_eq!(killed, Some(Answer::Done));
     let mut restarts = world.ask(r#"{"request":"restart","vm":"a","context":3}"#);
     restarts.hears();
-    // What the old one has said last is heard, however late.
+    // The last message of the old process is handled, however late.
     world.peers[0]
         .send(&ToBroker::ContextEnds { ctx_id: ContextId(4), lost: None, hung: false }, None)
         .unwrap();
     world.peers[0].send(&ToBroker::Frontend { connected: true }, None).unwrap();
     says(&mut world, &successor, &ToBroker::Frontend { connected: true });
-    // Orders are for the new one from now on.
+    // From now on, orders go to the new process.
     let orders = || {
         let all = std::iter::from_fn(|| successor.try_receive::<FromBroker>().ok().flatten());
         all.map(|(message, _)| message).filter(|message| *message != FromBroker::HandOn).collect::<Vec<_>>()
@@ -291,7 +291,7 @@ fn contexts_stay_also_if_the_end_of_the_older_device_process_is_seen_first() {
     let (mut world, successor, _) = with_successor();
     world.begin(0, 3);
     says(&mut world, &successor, &ready());
-    // The other waits for this before it ends, but the broker may look at its end first.
+    // The old process waits for this message before it ends, but the broker may see its end first.
     successor.send(&ToBroker::Frontend { connected: true }, None).unwrap();
     crash(world.broker.vms[0].process.as_ref().unwrap().pid());
     world.broker.child_ended(0, world.now);
@@ -331,7 +331,7 @@ fn where_memory_is_shared_a_vm_may_hold_the_same_with_its_next_device_process() 
     world.broker.room_begins(0);
     world.begin(0, 3);
     world.heard(0);
-    // It gets more, which the old device process does not read any more.
+    // The VM may hold more, but the old device process does not read this order any more.
     let lacks = RoomState { order: 1, lacks: 1 << 30, ..RoomState::default() };
     world.say(0, &ToBroker::Room(lacks));
     let may = world.broker.ledger.allows(0).unwrap();
@@ -383,7 +383,7 @@ fn a_successor_that_cannot_be_started_is_tried_again_after_a_pause() {
     vm.renews(world.now);
     world.broker.take_successor(0, Err(io::ErrorKind::OutOfMemory.into()), world.now);
     assert_eq!(world.broker.next_renewal(), Some(world.now + 30 * SECOND));
-    // No group can be made for the next one.
+    // No control group can be made for the next successor.
     let mut groups = serde_json::to_value(&world.broker.groups).unwrap();
     groups["delegated"] = serde_json::json!({ "path": "/nowhere/there", "lacks": [] });
     world.broker.groups = serde_json::from_value(groups).unwrap();

@@ -1,5 +1,5 @@
-//! The data of pipeline caches that a predecessor of this worker has sent: a cache that is made later begins with it, and one that is there gets it in
-//! addition.
+//! The data of pipeline caches that a predecessor of this worker has sent: a cache that is made later begins with its data, and a cache that exists
+//! gets its data in addition.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -11,7 +11,7 @@ use ash::vk::{self, Handle as _};
 use protocol::venus::generated as venus;
 use std::sync::Arc;
 
-/// Takes the data of a cache, while no command is in flight. Returns false if there is data already of too many caches that are not there yet.
+/// Takes the data of a cache, while no command is in flight. Returns false if data of too many caches that do not exist yet is kept already.
 pub(crate) fn take(context: &Context, CacheData { id, sealed }: &CacheData) -> bool {
     let Some((device, cache)) = find(context, *id) else {
         return context.restored.add_cache_data(*id, sealed, context.env.limits.objects);
@@ -24,7 +24,7 @@ pub(crate) fn take(context: &Context, CacheData { id, sealed }: &CacheData) -> b
     true
 }
 
-/// Returns the cache of this id, or our cache of the device with this id, if it is there.
+/// Returns the cache of this id, or our cache of the device with this id, if it exists.
 fn find(context: &Context, id: u64) -> Option<(Arc<Device>, vk::PipelineCache)> {
     let table = context.objects.read();
     if let Ok(object) = table.get(venus::PipelineCache(id)) {

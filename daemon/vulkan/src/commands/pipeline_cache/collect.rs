@@ -1,5 +1,5 @@
-//! The data of all pipeline caches of a context, for a successor of this worker. They are no part of what a context is: a successor that does not get them, or
-//! cannot use them, takes longer.
+//! The data of all pipeline caches of a context, for a successor of this worker. The data is no part of the context's state: a successor that does
+//! not get it, or cannot use it, only takes longer.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -17,10 +17,10 @@ pub(crate) fn data_of_all(context: &Context, room: usize) -> Vec<CacheData> {
     data_of(context, &devices(context), room)
 }
 
-/// Returns the same data, if there is more than when this was last asked. Commands may be in flight.
+/// Returns the same data, if there is more than at the last call. Commands may be in flight.
 pub(crate) fn new_data_of_all(context: &Context) -> Option<Vec<CacheData>> {
     let devices = devices(context);
-    // Each device is asked, as each forgets that it had more.
+    // Every device is asked, because the question makes each forget that it had more data.
     let is_more = devices.iter().fold(false, |more, (_, device)| device.pipeline_caches.take_more() || more);
     is_more.then(|| data_of(context, &devices, CACHE_DATA_MAX))
 }
@@ -54,14 +54,14 @@ fn data_of(context: &Context, devices: &[(u64, Arc<Device>)], room: usize) -> Ve
 
 /// The data of several caches.
 struct Collected {
-    /// Bytes that they may have with all that belongs to each.
+    /// Bytes that all data may have together with the overhead of each cache.
     room: usize,
     all: Vec<CacheData>,
     bytes: usize,
 }
 
 impl Collected {
-    /// Adds the data of a cache, if there is some within the bytes that it may have.
+    /// Adds the data of a cache, if the cache has some and it fits.
     fn add(
         &mut self,
         context: &Context,
@@ -78,7 +78,7 @@ impl Collected {
     }
 }
 
-/// Bytes beside each cache's data and tag in what is encoded, at most.
+/// The most bytes that the encoding adds to each cache's data and tag.
 const OVERHEAD: usize = 20;
 
 /// Returns the ids of the guest's caches.

@@ -1,7 +1,7 @@
-//! The seal of the data of pipeline caches. Their data lives in a guest's files, and the host's driver trusts whatever it is given as its own: so data
-//! leaves with a tag that only this daemon can make, and comes back only under that tag.
+//! The seal of the data of pipeline caches. Their data lives in a guest's files, and the host's driver trusts any data that it gets as its own: so
+//! data leaves with a tag that only this daemon can make, and is accepted back only with that tag.
 //!
-//! The tag is 32 bytes behind the driver's data, a keyed hash of the data, of the device and of the driver's version.
+//! The tag is the 32 bytes behind the driver's data: a keyed hash of the data, of the device and of the driver's version.
 
 use crate::driver::physical_device::CacheOrigin;
 use config::CacheKey;
@@ -14,14 +14,14 @@ pub(super) fn tag(key: &CacheKey, origin: &CacheOrigin, data: &[u8]) -> blake3::
     blake3::Hasher::new_keyed(&key.0).update(origin).update(data).finalize()
 }
 
-/// Returns the driver's data with its tag, as only a worker of the same VM on the same GPU and driver accepts it.
+/// Returns the driver's data with its tag; only a worker of the same VM on the same GPU and driver accepts it.
 pub(crate) fn sealed(key: &CacheKey, origin: &CacheOrigin, mut data: Vec<u8>) -> Vec<u8> {
     let tag = tag(key, origin, &data);
     data.extend_from_slice(tag.as_bytes());
     data
 }
 
-/// Returns the driver's data in what [`sealed`] has made for this origin; none in anything else.
+/// Returns the driver's data out of bytes that [`sealed`] has made for this origin; none for any other bytes.
 pub(crate) fn opened<'a>(key: &CacheKey, origin: &CacheOrigin, sealed: &'a [u8]) -> Option<&'a [u8]> {
     let (data, found) = sealed.split_last_chunk::<TAG_BYTES>()?;
     // Hashes are compared in constant time.

@@ -1,4 +1,4 @@
-//! The batches of a queue submission by the semaphores they use: which of them begin together, and what they wait for.
+//! The batches of a queue submission by the semaphores they use: which batches begin together, and which semaphores they wait for.
 
 use super::waits::{Driver, Wait, Waits};
 use crate::context::error::Fault;
@@ -11,16 +11,16 @@ use smallvec::{SmallVec, smallvec};
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Batches, one behind the other, of which only the first waits and only the last signals: they are one submission to the driver.
+/// A sequence of batches in which only the first waits and only the last signals: it is one submission to the driver.
 #[derive(Debug, Default)]
 pub(crate) struct Group {
     /// The range of the call's batches that are in the group.
     pub batches: Range<usize>,
-    /// Their command buffers.
+    /// The command buffers of these batches.
     pub command_buffers: SmallVec<[venus::CommandBuffer; 4]>,
-    /// Their semaphores, and the guest's fence behind them.
+    /// The semaphores of these batches, and the guest's fence behind the batches.
     pub uses: Uses,
-    /// True if programs hear of its progress, or hold it up, by events and queries.
+    /// True if programs learn of the group's progress, or hold it up, by events and queries.
     pub is_heard: bool,
     /// True if the group takes no time of the GPU, so that it needs no grant.
     pub is_free: bool,
@@ -40,7 +40,7 @@ struct Used {
     signal: Arc<Mutex<Signal>>,
 }
 
-/// A batch of a queue submission: what it waits for, runs and signals, with values for those semaphores that have values.
+/// A batch of a queue submission: the semaphores that it waits for and signals, with their values if they have any, and its command buffers.
 pub(crate) trait Batch {
     /// Returns the command buffers that the batch runs.
     fn command_buffers(&self) -> impl Iterator<Item = venus::CommandBuffer>;
@@ -50,8 +50,8 @@ pub(crate) trait Batch {
     fn signals(&self) -> impl Iterator<Item = (venus::Semaphore, u64)>;
 }
 
-/// Splits the batches of a call into groups. A batch that waits behind one that runs would hide how long that runs, and one behind another
-/// that signals would hide its end, of which the program learns by the semaphore.
+/// Splits the batches of a call into groups. In one group, a batch that waits would hide how long the batch before it runs, and a batch behind
+/// one that signals would hide the end of that batch, which the program learns from the semaphore.
 pub(crate) fn groups(objects: &Reading<'_>, batches: &[impl Batch]) -> Result<Groups, Fault> {
     let mut groups = Groups::new();
     for (index, batch) in batches.iter().enumerate() {
@@ -74,7 +74,7 @@ pub(crate) fn groups(objects: &Reading<'_>, batches: &[impl Batch]) -> Result<Gr
     Ok(groups)
 }
 
-/// Returns the uses of those semaphores of batches that are there. A submission of them is refused if one is destroyed behind this.
+/// Returns the uses of those semaphores of batches that exist. The submission is refused if one of them is destroyed after this call.
 pub(crate) fn used_semaphores(objects: &Reading<'_>, batches: &[impl Batch]) -> Uses {
     let uses = Uses::default();
     let used = batches.iter().flat_map(|batch| batch.waits().chain(batch.signals()));
@@ -96,7 +96,7 @@ impl Group {
         Self { is_free: true, ..Self::default() }
     }
 
-    /// Creates the group of what is left of a submission of a lost device, if anything: its time counts at once.
+    /// Creates the group of the part of a lost device's submission that can run, if there is any: its time counts at once.
     pub(crate) fn of_lost(
         count: usize,
         uses: Uses,
@@ -116,20 +116,20 @@ impl Group {
         groups.iter().filter(|group| !group.is_free).count()
     }
 
-    /// Returns what the group waits for, as things stand: the signal of a binary semaphore is taken.
+    /// Returns the group's waits as they are now, and takes the signal of each binary semaphore out.
     pub(super) fn waits(&self) -> Waits {
         let wait = |used: &Used| match &mut *used.signal.lock() {
             Signal::Timeline { .. } => {
                 let Used { semaphore, raw, value, .. } = *used;
                 Some(Wait::Timeline { semaphore, raw, value, signal: Arc::clone(&used.signal) })
             }
-            // One that nothing signals is not to be waited for, and blocks a driver as it would a program on the host.
+            // A binary semaphore that nothing signals is not counted as a wait: it blocks the driver as it would for a program on the host.
             Signal::Binary(by) => by.take().map(Wait::Signalled),
         };
         self.waits.iter().filter_map(wait).collect()
     }
 
-    /// Notes that the group is about to be submitted. Returns the progress by which its binary semaphores know of that, if it signals any.
+    /// Notes that the group is about to be submitted. Returns the progress that its binary semaphores then hold, if it signals any.
     pub(super) fn signal(&self) -> Option<Progress> {
         let mut progress = None;
         for (signal, _) in &self.signals {
@@ -140,7 +140,7 @@ impl Group {
         progress
     }
 
-    /// Returns whether the group signals semaphores: a guest or another queue may learn of its end then.
+    /// Returns whether the group signals semaphores, by which a guest or another queue may learn of its end.
     pub(crate) fn signals(&self) -> bool {
         !self.signals.is_empty()
     }
@@ -150,7 +150,7 @@ impl Group {
         !self.waits.is_empty() || self.is_heard
     }
 
-    /// Notes that the driver has taken the group, so that others can wait for what it signals.
+    /// Notes that the driver has taken the group, so that other submissions can wait for the semaphores that it signals.
     pub(crate) fn promise(&self) {
         for (signal, value) in &self.signals {
             if let Signal::Timeline { promised } = &mut *signal.lock() {
@@ -159,7 +159,7 @@ impl Group {
         }
     }
 
-    /// Returns whether what the group waits for is there, or will be without further commands.
+    /// Returns whether the group's waits are over, or will be without further commands.
     pub(crate) fn is_ready(&self, driver: &impl Driver) -> bool {
         self.waits.iter().all(|used| match &*used.signal.lock() {
             Signal::Timeline { promised } => {

@@ -1,4 +1,4 @@
-//! The host's driver, asked how submissions stand.
+//! The host's driver, which is asked for the state of submissions.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 

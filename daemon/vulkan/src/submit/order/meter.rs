@@ -22,7 +22,7 @@ pub(super) struct Meter {
 /// The times up to which the work of a queue is known, in nanoseconds of the monotonic clock.
 #[derive(Debug, Default)]
 struct Known {
-    /// The time up to which it is charged.
+    /// The time up to which the work is charged.
     charged: u64,
     /// The end of the last submission, as it was measured or noticed.
     seen: u64,
@@ -44,11 +44,11 @@ impl Meter {
         let usual_length = || self.made_stamps().and_then(Stamps::usual_length);
         let is_short = || usual_length().is_some_and(|length| length <= short);
         let gate = &self.gate;
-        // In a trace each has times of its own.
+        // In a trace, each submission has times of its own.
         !gate.is_traced() && (!gate.holds() || gate.is_open() && is_short())
     }
 
-    /// Notes the time of a group that is about to be dispatched and was found ready at `ready`. Returns stamps for it as well.
+    /// Notes the time of a group that is about to be dispatched and was found ready at `ready`. Returns stamps for the group too.
     pub(super) fn note_dispatch(
         &self,
         device: &Device,
@@ -60,25 +60,25 @@ impl Meter {
             made.inspect_err(|error| log::debug!("cannot make time stamps: {error}")).ok().flatten()
         });
         let at = page_clock();
-        // What takes no time says nothing of how long others take.
+        // A group that takes no GPU time tells nothing about the length of others.
         let stamps = stamps.as_ref().filter(|_| !group.is_free);
         let gate = &self.gate;
-        // Where nothing is shared out, no submission halts a driver for figures that are not needed.
+        // If the GPU is not shared out, the figures are not needed, and no submission should halt a driver for them.
         let stamps = stamps.filter(|stamps| gate.holds() || gate.is_traced() || !stamps.is_software());
         let exactly = !gate.is_open() || gate.is_traced();
         let slot = stamps.and_then(|stamps| stamps.take(exactly, at));
         (Dispatched { at, ready, stamp: slot.map(|slot| slot.index), counts: !group.is_free }, slot)
     }
 
-    /// Returns whether the device has begun a submission, as far as stamps tell: others may be in its way. Where nothing is shared out, that
-    /// counts as if there were no stamps.
+    /// Returns whether the device has begun a submission, as far as stamps tell: others may run before it. If the GPU is not shared out, the
+    /// function behaves as if there were no stamps.
     pub(super) fn has_begun(&self, device: &Device, dispatched: Option<Dispatched>) -> bool {
         let stamps = self.made_stamps().filter(|_| self.gate.holds());
         let stamp = dispatched.and_then(|dispatched| dispatched.stamp);
         stamps.zip(stamp).is_none_or(|(stamps, index)| stamps.has_begun(&device.ash, index))
     }
 
-    /// Tells the gate what a submission that is over cost, if the driver was ever called with it.
+    /// Tells the gate the cost of a submission that is over, if the driver was ever called with the submission.
     pub(super) fn account(&self, device: &Device, submission: &Ended) {
         let Some(dispatched) = submission.dispatched else { return };
         let now = page_clock();
@@ -95,15 +95,15 @@ impl Meter {
         if let Some(stamps) = stamps {
             match stamped {
                 Some(_) => stamps.sample(busy),
-                // With a lease no thread may have looked for long whether it is complete, and without one it may have had to wait for
-                // others that were in the driver before it, or for the thread that learns of its end.
+                // With a lease, perhaps no thread has looked for a long time whether the submission is complete. Without a lease, it may have
+                // waited for earlier submissions in the driver, or for the thread that learns of its end.
                 None => busy = busy.min(stamps.usual_length().unwrap_or(busy)),
             }
         }
         if !dispatched.counts {
             busy = 0;
         }
-        // It is charged up to here only: the next one may be noticed at the same moment, and ran in time of its own.
+        // The charge ends here: the end of the next submission may be noticed at the same moment, but its run time is its own.
         known.charged = if stamped.is_some() { end } else { begin + busy }.max(known.charged);
         let family = device.physical.families.get(self.family as usize);
         let computes = vk::QueueFlags::COMPUTE | vk::QueueFlags::GRAPHICS;

@@ -1,4 +1,4 @@
-//! The order of a queue: what was submitted to it and has not ended, and how its stages change. Which thread comes when is not decided here.
+//! The order of a queue: its submissions that have not ended, and how their stages change. Other modules decide which thread does this, and when.
 
 pub(crate) mod batches;
 mod deferred_markers;

@@ -1,27 +1,27 @@
 //! Measures how long the submissions of a queue run. The watchdog's thread looks every 50 ms.
 //!
 //! A submission may wait for as long as a program likes before it runs: for a semaphore that a host thread or another queue signals
-//! later (Vulkan 7.4.1, wait-before-signal). So its time begins when what it waits for is there and what was submitted to its queue
-//! before is complete. A wait for an event inside of a command buffer keeps the queue, and counts.
+//! later (Vulkan 7.4.1, wait-before-signal). So its time begins when its waits are over and all earlier submissions to its queue are
+//! complete. A wait for an event inside of a command buffer keeps the queue busy, and counts.
 
 use crate::logical::submitted::Number;
 use crate::logical::timeline::Look;
 use std::time::{Duration, Instant};
 
-/// The longest time that counts between two looks. A thread that looks later than that was stopped, or had no processor: then it is not known
-/// what ran meanwhile.
+/// The longest time that counts between two looks. A thread that looks later was stopped, or had no processor, and cannot know which submission
+/// ran meanwhile.
 pub(super) const GAP_MAX: Duration = Duration::from_millis(200);
 
-/// The time from which on a submission is long: it is not to be one of several that nothing tells apart.
+/// The run time from which a submission counts as long: it must then have a marker of its own.
 const LONG: Duration = Duration::from_millis(10);
 
-/// The run time of the first submission, and what earlier ones took.
+/// The run times of the first submission and of earlier ones.
 #[derive(Debug)]
 pub(super) struct Pace {
     /// The run time of the first submission, up to `counted`.
     ran: Duration,
     counted: Instant,
-    /// True if the first was found to run long.
+    /// True if the first submission was found to run long.
     is_long: bool,
     learned: Learned,
 }
@@ -31,18 +31,18 @@ pub(super) struct Pace {
 struct Learned {
     /// The last look.
     at: Instant,
-    /// The number of submissions that had ended.
+    /// The number of submissions that had ended by then.
     ended: Number,
     /// The run time of the first submission at the last look.
     ran: Duration,
-    /// The time that those that have ended took, on average of late and at the most.
+    /// The run time of ended submissions, on average of late and as an upper bound.
     usual: Option<Duration>,
-    /// The last look before one was found to have ended.
+    /// The last look before the one that found a submission to have ended.
     served: Option<Instant>,
 }
 
 impl Pace {
-    /// Begins with a queue that has nothing.
+    /// Begins with a queue that has no submissions.
     pub(super) fn new(now: Instant) -> Self {
         let learned = Learned { at: now, ended: 0, ran: Duration::ZERO, usual: None, served: None };
         Self { ran: Duration::ZERO, counted: now, is_long: false, learned }
@@ -58,13 +58,13 @@ impl Pace {
         self.ran = Duration::ZERO;
     }
 
-    /// Returns whether the first was found to run long.
+    /// Returns whether the first submission was found to run long.
     pub(super) fn is_long(&self) -> bool {
         self.is_long
     }
 
-    /// Looks at a queue whose submissions up to the number `ended` have ended. `together` is the number of those that run now and end at one
-    /// marker, which share the time; none if the first cannot run, or there is none.
+    /// Looks at a queue whose submissions up to the number `ended` have ended. `together` is the number of submissions that run now and end at one
+    /// marker, and share the time; it is none if the first submission cannot run, or the queue has none.
     pub(super) fn look(
         &mut self,
         now: Instant,
@@ -89,14 +89,14 @@ impl Pace {
 }
 
 impl Learned {
-    /// Learns from how many have ended since the last look.
+    /// Learns from the number of submissions that have ended since the last look.
     fn look(&mut self, now: Instant, ended: Number) {
         let looked = std::mem::replace(&mut self.at, now);
         let since = now.saturating_duration_since(looked).min(GAP_MAX);
         let count = ended.saturating_sub(std::mem::replace(&mut self.ended, ended));
         let count = u32::try_from(count).unwrap_or(u32::MAX);
         if let Some(each) = since.checked_div(count) {
-            // The last look has seen the first of them.
+            // The last look has seen the first of these submissions run.
             let took = each.max(std::mem::take(&mut self.ran));
             self.usual = Some(self.usual.map_or(took, |usual| (usual * 3 + took) / 4));
             self.served = Some(looked);

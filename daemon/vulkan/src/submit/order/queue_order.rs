@@ -1,6 +1,6 @@
 //! The order in which submissions of one queue get to the driver, and how each goes from its beginning to its end.
 //!
-//! Only this file calls the driver with a submission ([`Order::dispatch`]), and only while the host's queue is locked.
+//! Only this file calls the driver with a submission ([`QueueOrder::dispatch`]), and only while the host's queue is locked.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
@@ -41,12 +41,12 @@ pub(crate) struct QueueOrder {
     ring_idx: u8,
     /// The queue's device; weak because the device owns its queues.
     device: Weak<Device>,
-    /// The object table, where the semaphores are looked up that the queue's submissions wait for.
+    /// The object table, in which the semaphores that the queue's submissions wait for are looked up.
     objects: Weak<Objects>,
-    /// The journal of the context, which counts what is pending.
+    /// The journal of the context, which counts pending submissions.
     journal: Arc<Journalled>,
     asks: Asks,
-    /// The submissions of the queue that have not ended. They are never locked while the driver submits, which may take its time.
+    /// The submissions of the queue that have not ended. They are never locked while the driver submits, because the driver may take long.
     submissions: LockedSubmissions,
     /// The measuring of submissions, if they pass a gate.
     meter: Option<Meter>,
@@ -60,7 +60,7 @@ pub(crate) struct Calling<'a, M> {
     pub device: &'a Arc<Device>,
     /// The call's groups.
     pub groups: Groups,
-    /// The guest's fence behind the last.
+    /// The guest's fence behind the last group.
     pub fence: Option<Arc<Fence>>,
     /// A function that is told, for each group, the place under which its command buffers count as pending.
     pub mark: M,
@@ -73,7 +73,7 @@ pub(crate) struct Begun {
     pub number: Number,
     /// The semaphores and submissions that it waits for before it runs.
     pub waits: Waits,
-    /// True if those before it have no marker and have to get one first: this one may take any time, and their end would be known as late.
+    /// True if the submissions before this one need a marker first: this one may take any time, and would delay the notice of their end.
     pub hides_end: bool,
 }
 
@@ -83,9 +83,9 @@ pub(crate) struct Dispatch<'a> {
     pub group: &'a Group,
     /// The group's submission.
     pub begun: &'a Begun,
-    /// The time at which it was found ready ([`super::submission::Dispatched::ready`]).
+    /// The time at which the group was found ready ([`super::submission::Dispatched::ready`]).
     pub ready: u64,
-    /// The guest's fence behind it, or 0.
+    /// The guest's fence behind the group, or 0.
     pub fence: u64,
 }
 
@@ -115,12 +115,12 @@ impl QueueOrder {
     ///
     /// # Errors
     ///
-    /// It is gone.
+    /// The device is gone.
     pub(crate) fn device(&self) -> Result<Arc<Device>, Fault> {
         self.device.upgrade().ok_or_else(|| Fault::rule("a queue is used after its device was destroyed"))
     }
 
-    /// Returns device and object table, if both are still there.
+    /// Returns device and object table, if both still exist.
     pub(crate) fn live(&self) -> Option<(Arc<Device>, Arc<Objects>)> {
         self.device.upgrade().zip(self.objects.upgrade())
     }
@@ -163,7 +163,7 @@ impl QueueOrder {
         Ok(result)
     }
 
-    /// Begins the submissions of a call, to wait at the gate.
+    /// Begins the submissions of a call, which will wait at the gate.
     ///
     /// # Errors
     ///
@@ -175,7 +175,7 @@ impl QueueOrder {
         self.begin_all(call, false)
     }
 
-    /// Gives one group to the driver that has waited at the gate. Returns the driver's answer; none if the device is destroyed.
+    /// Gives one group that has waited at the gate to the driver. Returns the driver's answer; none if the device is destroyed.
     pub(crate) fn submit_held(
         &self,
         device: &Device,
@@ -183,7 +183,7 @@ impl QueueOrder {
         submit: &mut Submit<'_>,
     ) -> Option<i32> {
         let handle = self.handle.lock();
-        // The queue is not closed from here on, as the host's queue is locked.
+        // No thread closes the queue from here on, because the host's queue is locked.
         let is_gone = self.submissions.lock().is_gone(of.begun.number);
         if is_gone {
             self.uncount(std::slice::from_ref(of.group));
@@ -203,21 +203,21 @@ impl QueueOrder {
         unsafe { device.ash.queue_submit(*handle, &[], fence) }
     }
 
-    /// Withdraws submissions that the driver does not get.
+    /// Withdraws submissions that do not reach the driver.
     pub(crate) fn withdraw(&self, device: &Device, numbers: &[Number]) {
         let mut submissions = self.submissions.lock();
         let ended = submissions.withdraw(numbers);
         self.settle(device, &ended);
     }
 
-    /// Takes note of what is complete.
+    /// Takes note of submissions that are complete.
     pub(crate) fn refresh(&self) {
         if let Some(device) = self.device.upgrade() {
             self.collect(&device, &mut self.submissions.lock());
         }
     }
 
-    /// Returns whether no submission up to a number is pending. If one is, its end gets a marker.
+    /// Returns whether no submission up to a number is pending. If some are, marks their end.
     pub(crate) fn has_completed(&self, device: &Device, number: Number) -> bool {
         let mut submissions = self.submissions.lock();
         self.collect(device, &mut submissions);
@@ -232,13 +232,13 @@ impl QueueOrder {
         false
     }
 
-    /// Returns whether a submission up to a number waits for what is not there, and is pending for sure.
+    /// Returns whether a submission up to a number still waits at the gate or for a semaphore, and so is certainly pending.
     pub(crate) fn is_blocked(&self, device: &Device, number: Number) -> bool {
         let Some(objects) = self.objects.upgrade() else { return false };
         self.submissions.lock().is_blocked(&Host { device, objects: &objects }, number)
     }
 
-    /// Looks how long the first submission has run; with `restart` that counts from 0 again.
+    /// Checks how long the first submission has run; with `restart`, the run time counts from 0 again.
     pub(crate) fn look(&self, now: Instant, restart: bool) -> Look {
         let Some((device, objects)) = self.live() else { return Look::default() };
         let mut submissions = self.submissions.lock();
@@ -257,7 +257,7 @@ impl QueueOrder {
         look
     }
 
-    /// Returns whether something is pending, and whether that can go on. The end of what is pending gets a marker.
+    /// Returns whether submissions are pending, and whether they can go on. Marks the end of those that are pending.
     pub(crate) fn standing(&self) -> Standing {
         let Some((device, objects)) = self.live() else { return Standing::Idle };
         let mut submissions = self.submissions.lock();
@@ -272,12 +272,12 @@ impl QueueOrder {
         standing
     }
 
-    /// Returns the last submission that the driver has, which the caller waits for from now on; if it has none, the number of the last that
-    /// has ended.
+    /// Returns the last submission that the driver has, which the caller waits for from now on; if the driver has none, the number of the last
+    /// submission that has ended.
     pub(crate) fn await_last(&self, device: &Device) -> Result<Awaited, Number> {
         self.asks.asked();
         let mut submissions = self.submissions.lock();
-        // What is short is over by the time of the next question: no other thread has to wake up for it.
+        // A short submission is over by the time of the next question: no other thread has to wake up for it.
         self.collect(device, &mut submissions);
         let last = submissions.await_last().ok_or_else(|| submissions.ended());
         drop(submissions);
@@ -292,7 +292,7 @@ impl QueueOrder {
         self.submissions.lock().watch(which)
     }
 
-    /// Returns the marker that tells the end of a submission that the caller awaits, unless that has ended or the driver cannot tell it.
+    /// Returns the marker that tells the end of a submission that the caller awaits; none if the submission has ended or cannot be marked.
     pub(crate) fn marker_of(&self, device: &Device, awaited: &Awaited) -> Option<u64> {
         let number = awaited.number;
         let is_unmarked = {
@@ -306,8 +306,8 @@ impl QueueOrder {
         self.submissions.lock().marker(number)
     }
 
-    /// Notes that the caller waits no more for a submission, whose marker is freed if it has ended and no other thread waits for it. Returns
-    /// whether it has: the driver may be out of memory for a marker, or fail to wait.
+    /// Notes that the caller waits no more for a submission, whose marker is freed if the submission has ended and no other thread waits for it.
+    /// Returns whether the submission has ended: it may not have if the driver is out of memory for a marker, or fails to wait.
     pub(crate) fn let_go(&self, device: &Device, awaited: Awaited) -> bool {
         let mut submissions = self.submissions.lock();
         self.collect(device, &mut submissions);
@@ -327,7 +327,7 @@ impl QueueOrder {
         self.meter.iter().for_each(|meter| meter.destroy_stamps(device));
     }
 
-    /// Numbers a call's submissions, which get to the driver at once or wait, and makes them pending.
+    /// Numbers a call's submissions, which reach the driver at once or wait, and makes them pending.
     fn begin_all(
         &self,
         call: &Calling<'_, impl Fn(&Group, Place) -> Result<(), Fault>>,
@@ -336,7 +336,7 @@ impl QueueOrder {
         let Calling { device, groups, fence, .. } = call;
         let state = fence.as_ref().map(|fence| fence.lock_unused(device)).transpose()?;
         let mut begun = Few::new();
-        // All of them before the first runs, so that a call is refused as a whole.
+        // All submissions begin before the first runs, so that a call is refused as a whole.
         let outcome = (0..groups.len()).try_for_each(|at| {
             begun.push(self.begin(call, at, at_once)?);
             Ok(())
@@ -360,7 +360,7 @@ impl QueueOrder {
         Ok(begun)
     }
 
-    /// Takes note of a submission of a call's group before the driver gets it, because a driver may take its time.
+    /// Takes note of the submission of a call's group before the driver gets it, because a driver may take long.
     fn begin<M>(&self, call: &Calling<'_, M>, at: usize, at_once: bool) -> Result<Begun, Fault> {
         let Calling { context, device, groups, .. } = call;
         let (group, is_last) = (&groups[at], at + 1 == groups.len());
@@ -374,8 +374,8 @@ impl QueueOrder {
         if submissions.len() >= limit {
             return Err(Limit::Submissions(limit).into());
         }
-        // The guest's fence is as good a marker as ours, and the driver takes only one.
-        // One that is signalled, against valid usage, says nothing.
+        // The guest's fence is as good a marker as ours, and the driver takes only one fence.
+        // A fence that is already signalled, against valid usage, tells nothing.
         let is_signalled = |fence: &Fence| device.markers.is_signalled(&device.ash, fence.raw.as_raw());
         let lent = fence.filter(|fence| !is_signalled(fence)).cloned();
         let is_asked_for = self.asks.submitted();
@@ -425,10 +425,10 @@ impl QueueOrder {
         let taken = if fence == 0 { marker } else { fence };
         let mut result = submit(handle, &group.batches, taken, slot.flatten());
         if result >= 0 && fence != 0 && fence != marker {
-            // The guest's fence took the only place.
+            // The guest's fence took the only place for a fence.
             // SAFETY: queue and marker are live, the queue is locked.
             let marked = unsafe { device.ash.queue_submit(handle, &[], vk::Fence::from_raw(marker)) };
-            // What runs unwatched must not go on.
+            // Work whose end has no marker must not go on.
             result = marked.map_or(vk::Result::ERROR_DEVICE_LOST.as_raw(), |()| result);
         }
         if result >= 0 {
@@ -446,7 +446,7 @@ impl QueueOrder {
         }
     }
 
-    /// Settles what is complete.
+    /// Settles the submissions that are complete.
     fn collect(&self, device: &Device, submissions: &mut Submissions) {
         let complete = submissions.collect(&device, Instant::now);
         if !complete.is_empty() {
@@ -464,8 +464,8 @@ impl QueueOrder {
         device.markers.give(&device.ash, ended.iter().filter_map(|one| one.free));
     }
 
-    /// Puts a marker behind all that the driver has up to a number. It only tries the lock of the host's queue, since the caller may hold
-    /// others: if another thread submits just now, nothing happens, and the caller asks again later.
+    /// Puts a marker behind all submissions up to a number that the driver has. The function only tries the lock of the host's queue, since the
+    /// caller may hold other locks: if another thread submits just now, nothing happens, and the caller asks again later.
     fn mark_up_to(&self, device: &Device, number: Number) {
         if let Some(handle) = self.handle.try_lock() {
             deferred_markers::mark_up_to(device, *handle, &self.submissions, number);

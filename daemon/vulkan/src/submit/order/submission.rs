@@ -1,17 +1,17 @@
-//! One submission: the stage that it has come to, and the marker that tells its end.
+//! One submission: the stage that it has reached, and the marker that tells its end.
 //!
 //! The stages, and the thread that brings a submission there:
 //!
 //! | stage | thread |
 //! | --- | --- |
-//! | begun | the one that decodes the command: the gate lets the submission pass |
+//! | begun | the thread that decodes the command: the gate lets the submission pass |
 //! | held | the same: the gate does not let it pass, and it waits in the held queue |
-//! | granted | the one that calls the driver with it: the same, or the gate's for one that was held |
+//! | granted | the thread that calls the driver with it: the same, or the gate's for a held submission |
 //! | in the driver | the same, when the driver has taken it |
-//! | ended | any that finds its marker signalled, or a marker behind it; or the one that withdraws it |
+//! | ended | any thread that finds its marker or a later marker signalled; or the thread that withdraws it |
 //! | settled | the same: the journal and the gate know of its end, and its marker is free |
 //!
-//! If threads wait for a submission when that ends, its marker is freed by the last of them. Stages change while the queue's submissions are
+//! If threads wait for a submission when it ends, the last of these threads frees its marker. Stages change while the queue's submissions are
 //! locked ([`super::submissions::Submissions`]).
 
 use super::waits::{Driver, Waits};
@@ -20,7 +20,7 @@ use crate::kinds::semaphore::{COMPLETE, Progress, TAKEN};
 use crate::logical::submitted::Number;
 use std::sync::Arc;
 
-/// One call to the driver, of batches that begin together and end together as far as the guest is told.
+/// One call to the driver with batches that, as far as the guest is told, begin together and end together.
 #[derive(Debug)]
 pub(crate) struct Submission {
     number: Number,
@@ -68,11 +68,11 @@ enum Stage {
 /// The fence that tells the end of a submission, if there is one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Marker {
-    /// Nothing of its own: it ends when one behind it does.
+    /// No marker of its own: the submission ends when a later one does.
     None,
-    /// A fence that a thread is about to put behind it: no other thread may name it yet.
+    /// A fence that a thread is about to put behind the submission: no other thread may name the fence yet.
     Coming,
-    /// This fence, signalled with its last batch, or behind it.
+    /// This fence, which is signalled with the submission's last batch or behind it.
     Fence(u64),
 }
 
@@ -81,7 +81,7 @@ enum Marker {
 pub(crate) struct Dispatched {
     /// The time, in nanoseconds of the monotonic clock.
     pub at: u64,
-    /// The time at which it was found ready; one that is not between its beginning and [`Self::at`] stands for the nearer of these.
+    /// The time at which it was found ready; a time outside of the span from its beginning to [`Self::at`] stands for the nearer end.
     pub ready: u64,
     /// The number of its pair of time stamps, if it has one.
     pub stamp: Option<u32>,
@@ -102,7 +102,7 @@ pub(crate) struct Ended {
     pub traced: Option<u64>,
 }
 
-/// A submission that a thread waits for. Its marker stays until the thread gives this back.
+/// A submission that a thread waits for. Its marker stays until the thread returns this value.
 #[derive(Debug)]
 pub(crate) struct Awaited {
     /// The submission's number.
@@ -149,7 +149,7 @@ impl Submission {
         self.progress.iter().for_each(|progress| progress.reach(TAKEN));
     }
 
-    /// Ends it. Returns what is to be settled, and what is left of it if threads wait for it.
+    /// Ends it. Returns the facts that are to be settled, and its marker if threads wait for it.
     pub(super) fn end(self) -> (Ended, Option<Left>) {
         self.progress.iter().for_each(|progress| progress.reach(COMPLETE));
         let (number, dispatched, traced, waiters) = (self.number, self.dispatched, self.traced, self.waiters);
@@ -174,7 +174,7 @@ impl Submission {
         self.dispatched
     }
 
-    /// Returns its marker, if it has one that the driver has with it or will have.
+    /// Returns its marker, if it has one that the driver has or will get with it.
     pub(super) fn marker(&self) -> Option<u64> {
         match self.marker {
             Marker::Fence(marker) => Some(marker),
@@ -187,7 +187,7 @@ impl Submission {
         self.marker != Marker::None
     }
 
-    /// Returns whether the caller has to mark it, and to call [`Self::mark`] then: it has no marker. It does not end meanwhile.
+    /// Returns whether it has no marker: the caller then has to mark it and to call [`Self::mark`]. It does not end meanwhile.
     pub(super) fn begin_marking(&mut self) -> bool {
         let begins = self.marker == Marker::None;
         if begins {
@@ -202,38 +202,38 @@ impl Submission {
         self.marker = marker.map_or(Marker::None, Marker::Fence);
     }
 
-    /// Counts the caller, which may be the gate's watcher, among those that wait for its end.
+    /// Counts the caller, which may be the gate's watcher, among the threads that wait for its end.
     pub(super) fn await_end(&mut self, for_watcher: bool) -> Awaited {
         self.waiters += 1;
         self.lent.iter().for_each(|fence| fence.watch());
         Awaited { number: self.number, lent: self.lent.clone(), for_watcher }
     }
 
-    /// Counts a thread no more that has waited for it.
+    /// Stops counting a thread that has waited for it.
     pub(super) fn let_go(&mut self) {
         self.waiters -= 1;
     }
 
-    /// Returns whether it cannot have begun to run: it waits at the gate, or for what is not signalled yet.
+    /// Returns whether it cannot have begun to run: it waits at the gate, or for a semaphore that is not signalled yet.
     pub(super) fn is_blocked(&self, driver: &impl Driver) -> bool {
         self.is_held() || self.waits.are_missing(driver)
     }
 
-    /// Returns whether nothing that it waits for is missing.
+    /// Returns whether all its waits are over.
     pub(super) fn can_run(&self, driver: &impl Driver) -> bool {
         self.waits.are_over(driver)
     }
 }
 
 impl Awaited {
-    /// Lets the guest's fence go, if that was the marker.
+    /// Releases the guest's fence, if that was the marker.
     pub(super) fn release(self) {
         self.lent.iter().for_each(|fence| fence.watched());
     }
 }
 
 impl Left {
-    /// Returns whether it is what is left of this submission.
+    /// Returns whether it belongs to this submission.
     pub(super) fn is_of(&self, number: Number) -> bool {
         self.number == number
     }
@@ -243,7 +243,7 @@ impl Left {
         self.marker
     }
 
-    /// Counts a thread no more that has waited. Returns whether it was the last.
+    /// Stops counting a thread that has waited. Returns whether the thread was the last.
     pub(super) fn let_go(&mut self) -> bool {
         self.waiters -= 1;
         self.waiters == 0

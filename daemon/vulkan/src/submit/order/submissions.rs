@@ -1,7 +1,7 @@
 //! The submissions of a queue that have not ended, in order, as their stages change.
 //!
-//! Some have no marker of their own ([`super::deferred_markers`]). They are known to be complete when one behind them is, and until then
-//! share the time in which the first of them can run. What waits at the gate stands behind all that the driver has.
+//! Some have no marker of their own ([`super::deferred_markers`]). They are known to be complete when a later submission is, and until then
+//! share the time in which the first of them can run. Submissions that wait at the gate stand behind all that the driver has.
 
 use super::pace::Pace;
 use super::submission::{Awaited, Beginning, Dispatched, Ended, Left, Submission};
@@ -13,10 +13,10 @@ use smallvec::SmallVec;
 use std::collections::VecDeque;
 use std::time::Instant;
 
-/// The submissions of a queue, locked to be looked at.
+/// The submissions of a queue behind their lock.
 pub(super) type LockedSubmissions = Ranked<SUBMISSIONS, Submissions>;
 
-/// A value for each submission of a call, or for each that ends at one time: one, usually.
+/// A value for each submission of a call, or for each submission that ends at one time: usually there is only one.
 pub(crate) type Few<T> = SmallVec<[T; 1]>;
 
 /// The submissions of a queue.
@@ -26,18 +26,18 @@ pub(super) struct Submissions {
     pending: VecDeque<Submission>,
     /// Markers of ended submissions that threads still wait for.
     left: Vec<Left>,
-    /// The number of the last that began, or 0.
+    /// The number of the last submission that began, or 0.
     last: Number,
-    /// True if a thread has asked for the end of the last, or of one before.
+    /// True if a thread has asked for the end of the last submission, or of an earlier one.
     wanted: bool,
-    /// True while the gate's watcher waits for one of them.
+    /// True while the gate's watcher waits for one of the submissions.
     is_watched: bool,
-    /// True when the device is destroyed, and nothing begins any more.
+    /// True when the device is destroyed, and no submission begins any more.
     is_closed: bool,
     pace: Pace,
 }
 
-/// The submission that is watched of those that the driver has.
+/// The choice of the submission to watch among those that the driver has.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Watched {
     /// The first that has a marker: the end of each is to be known at once.
@@ -78,7 +78,7 @@ impl Submissions {
         }
     }
 
-    /// Removes submissions that the driver has refused, or does not get. Returns them to be settled.
+    /// Removes submissions that the driver has refused, or that do not reach it. Returns them to be settled.
     pub(super) fn withdraw(&mut self, numbers: &[Number]) -> Few<Ended> {
         let mut ended = Few::new();
         for number in numbers {
@@ -88,7 +88,7 @@ impl Submissions {
         ended
     }
 
-    /// Takes out what is complete, to be settled.
+    /// Takes out the submissions that are complete, to be settled.
     pub(super) fn collect(&mut self, driver: &impl Driver, now: impl Fn() -> Instant) -> Few<Ended> {
         let mut complete = Few::new();
         let is_complete = |marked: &Submission| {
@@ -106,12 +106,12 @@ impl Submissions {
         }
     }
 
-    /// Returns whether nothing begins any more.
+    /// Returns whether no submission begins any more.
     pub(super) fn is_closed(&self) -> bool {
         self.is_closed
     }
 
-    /// Forgets everything, on a queue that is idle and whose host's queue is locked; returns it to be settled. Nothing may begin any more.
+    /// Removes all submissions of an idle queue whose host's queue is locked; returns them to be settled. No submission may begin any more.
     pub(super) fn close(&mut self) -> Few<Ended> {
         self.is_closed = true;
         let pending = std::mem::take(&mut self.pending);
@@ -124,17 +124,17 @@ impl Submissions {
         ended
     }
 
-    /// Returns the number of the last that has ended with all before it, or 0.
+    /// Returns the number of the last submission that has ended together with all before it, or 0.
     pub(super) fn ended(&self) -> Number {
         self.pending.front().map_or(self.last, |first| first.number() - 1)
     }
 
-    /// Returns the first that has not ended; to be called after [`Self::collect`].
+    /// Returns the first submission that has not ended; to be called after [`Self::collect`].
     pub(super) fn first(&self) -> Option<&Submission> {
         self.pending.front()
     }
 
-    /// Returns how many have not ended.
+    /// Returns the number of submissions that have not ended.
     pub(super) fn len(&self) -> usize {
         self.pending.len()
     }
@@ -145,20 +145,20 @@ impl Submissions {
         up_to.any(|submission| submission.is_blocked(driver))
     }
 
-    /// Returns whether the next may go without a marker: fewer than `most` before it do, the end of the last need not be known, and
-    /// none was found to run long of late.
+    /// Returns whether the next submission may go without a marker: fewer than `most` in a row before it do, the end of the last need not be
+    /// known, and none was found to run long of late.
     pub(super) fn spares_marker(&self, most: usize) -> bool {
         !self.wanted
             && !self.pace.is_long()
             && self.pending.iter().rev().take_while(|last| !last.has_marker()).count() < most
     }
 
-    /// Returns whether nothing tells the end of the last.
+    /// Returns whether the last submission has no marker that tells its end.
     pub(super) fn ends_unmarked(&self) -> bool {
         self.pending.back().is_some_and(|last| !last.has_marker())
     }
 
-    /// Returns the last that the driver has, if no marker tells the end of all up to `number` that it has, and there are any.
+    /// Returns the last submission that the driver has, if it has any up to `number` and no marker tells their end.
     pub(super) fn unmarked(&mut self, number: Number) -> Option<Number> {
         let in_driver = self.in_driver();
         let up_to = self.pending.partition_point(|submission| submission.number() <= number).min(in_driver);
@@ -170,8 +170,8 @@ impl Submissions {
         self.pending.get(in_driver - 1).map(Submission::number)
     }
 
-    /// Returns whether the caller has to mark a submission, and to call [`Self::mark`] then: it has no marker and has not ended. It stays until
-    /// then: [`Self::collect`] stops at it, and [`Self::close`] needs the host's queue, which the caller has locked.
+    /// Returns whether a submission has no marker and has not ended: the caller then has to mark it and to call [`Self::mark`]. Until that call
+    /// the submission stays: [`Self::collect`] stops at it, and [`Self::close`] needs the host's queue, which the caller has locked.
     pub(super) fn begin_marking(&mut self, number: Number) -> bool {
         self.find(number).is_some_and(Submission::begin_marking)
     }
@@ -183,7 +183,7 @@ impl Submissions {
         }
     }
 
-    /// Returns a submission that the driver has, if no thread watches any: the caller does from now on.
+    /// Returns a submission that the driver has, if no thread watches any: the caller watches it from now on.
     pub(super) fn watch(&mut self, which: Watched) -> Option<Awaited> {
         if self.is_watched {
             return None;
@@ -201,7 +201,7 @@ impl Submissions {
         Some(awaited)
     }
 
-    /// Returns the last that the driver has: when it is complete, all are. The caller waits for it from now on.
+    /// Returns the last submission that the driver has: when it is complete, all are. The caller waits for it from now on.
     pub(super) fn await_last(&mut self) -> Option<Awaited> {
         self.wanted = true;
         let last = self.in_driver().checked_sub(1)?;
@@ -218,7 +218,7 @@ impl Submissions {
         self.pending.get(self.position(number)?)?.marker()
     }
 
-    /// Notes that a thread that waited for a submission waits no more. Returns the marker that is free by that.
+    /// Notes that a thread that waited for a submission waits no more. Returns the marker, if it is free now.
     pub(super) fn let_go(&mut self, awaited: Awaited) -> Option<u64> {
         let number = awaited.number;
         self.is_watched &= !awaited.for_watcher;
@@ -232,8 +232,8 @@ impl Submissions {
         is_last.then(|| self.left.swap_remove(at)).and_then(|left| left.marker())
     }
 
-    /// Looks how long the first has run, which the device has `begun` as far as is known. To be called after [`Self::collect`] for all
-    /// queues, as they wait for each other.
+    /// Checks how long the first submission has run; `begun` is false if the device is known not to have begun it. To be called after
+    /// [`Self::collect`] for all queues, because queues wait for each other.
     pub(super) fn look(&mut self, driver: &impl Driver, now: Instant, begun: bool) -> Look {
         let (first, ended) = (self.pending.front(), self.ended());
         let runs = |first: &&Submission| begun && !first.is_held() && first.can_run(driver);
@@ -246,12 +246,12 @@ impl Submissions {
         self.pace.restart();
     }
 
-    /// Returns how many stand before the first that has a marker.
+    /// Returns the number of submissions before the first that has a marker.
     fn unmarked_at_first(&self) -> usize {
         self.pending.iter().take_while(|submission| !submission.has_marker()).count()
     }
 
-    /// Returns how many the driver has: they are in front of those that wait at the gate.
+    /// Returns the number of submissions that the driver has: they are in front of those that wait at the gate.
     fn in_driver(&self) -> usize {
         self.pending.partition_point(Submission::is_in_driver)
     }

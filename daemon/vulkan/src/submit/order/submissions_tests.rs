@@ -1,4 +1,4 @@
-//! Tests of [`super::Submissions`] with a driver that is a list of what is signalled.
+//! Tests of [`super::Submissions`] with a driver that is a list of signalled markers and values.
 
 use super::super::pace::GAP_MAX;
 use super::super::waits::{Wait, Waits};
@@ -46,12 +46,12 @@ fn submit(queue: &mut Submissions, marker: u64, waits: Vec<Wait>, now: Instant) 
     number
 }
 
-/// Looks at the queues every 50 ms for a while; returns what the last look found of what is pending.
+/// Looks at the queues every 50 ms for a while; returns the findings of the last look about pending submissions.
 fn watch(queues: &mut [&mut Submissions], driver: &Fake, now: &mut Instant, time: Duration) -> Look {
     pending(watch_and_learn(queues, driver, now, time))
 }
 
-/// Does what [`watch`] does; returns also what was learned of submissions that ended.
+/// Does the same as [`watch`]; also returns the figures that were learned from submissions that ended.
 fn watch_and_learn(
     queues: &mut [&mut Submissions],
     driver: &Fake,
@@ -71,7 +71,7 @@ fn watch_and_learn(
     look
 }
 
-/// Returns what a look found of what is pending.
+/// Returns the findings of a look about pending submissions.
 fn pending(look: Look) -> Look {
     Look { usual: None, served: None, ..look }
 }
@@ -202,7 +202,7 @@ fn a_wait_for_all_is_one_for_the_last_and_its_marker_is_freed_once() {
     let [first, second] = [(); 2].map(|()| queue.await_last().unwrap());
     assert_eq!((first.number, second.number, queue.marker(last)), (last, last, Some(2)));
     driver.signalled.insert(2);
-    // Not known to be complete while one before it is not: the thread that collects it frees it.
+    // It is not known to be complete while an earlier one is not: the thread that collects it frees its marker.
     assert!(queue.collect(&driver, || now).is_empty());
     let early = queue.await_last().unwrap();
     assert_eq!(queue.let_go(early), None);
@@ -276,7 +276,7 @@ fn a_marker_is_wanted_behind_the_last_unless_one_tells_already() {
     assert!(queue.unmarked(Number::MAX).is_none());
     let first = submit_unmarked(&mut queue, now);
     begin(&mut queue, Some(7), vec![], now);
-    // What the driver has not got tells nothing yet.
+    // A submission that the driver has not got tells nothing yet.
     assert_eq!(queue.unmarked(first), Some(first));
     assert!(queue.begin_marking(first) && !queue.begin_marking(first));
     assert!(queue.unmarked(first).is_none(), "it is coming");
@@ -344,7 +344,7 @@ fn submit_next(queue: &mut Submissions, now: Instant) -> Number {
 fn how_long_submissions_take_is_learned_from_those_that_end() {
     let (mut now, mut driver) = (Instant::now(), Fake::default());
     let mut queue = Submissions::new(now);
-    // Nothing for an hour says nothing.
+    // An hour without submissions tells nothing.
     now += 3600 * SECOND;
     assert_eq!(queue.look(&driver, now, true), Look::default());
     for _ in 0..20 {

@@ -1,6 +1,6 @@
 //! The waits of a submission before it can run: for values of timeline semaphores, and for submissions that signal binary ones.
 //!
-//! This file knows no driver: what a fence or a semaphore says is asked through [`Driver`].
+//! This file calls no driver itself: it asks for the state of fences and semaphores through [`Driver`].
 
 use crate::kinds::semaphore::{Progress, Signal};
 use parking_lot::Mutex;
@@ -8,7 +8,7 @@ use protocol::venus::generated::Semaphore;
 use smallvec::SmallVec;
 use std::sync::Arc;
 
-/// The driver, as far as it is asked how submissions stand.
+/// The part of the driver that is asked for the state of submissions.
 pub(crate) trait Driver {
     /// Returns whether a fence is signalled, or never will be.
     fn is_signalled(&self, marker: u64) -> bool;
@@ -16,14 +16,14 @@ pub(crate) trait Driver {
     fn has_reached(&self, semaphore: Semaphore, raw: u64, value: u64) -> bool;
 }
 
-/// Something that a submission waits for.
+/// One wait of a submission.
 #[derive(Debug)]
 pub(crate) enum Wait {
     /// A value of a timeline semaphore.
     Timeline {
         /// The semaphore, as the guest calls it.
         semaphore: Semaphore,
-        /// The host's handle, as the guest may use the id again.
+        /// The host's handle, because the guest may use the id again for another semaphore.
         raw: u64,
         /// The value.
         value: u64,
@@ -34,7 +34,7 @@ pub(crate) enum Wait {
     Signalled(Progress),
 }
 
-/// All that a submission waits for; most wait for nothing.
+/// All waits of a submission; most submissions have none.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Waits(Option<Arc<SmallVec<[Wait; 2]>>>);
 
@@ -43,7 +43,7 @@ impl Waits {
         self.0.iter().flat_map(|waits| waits.iter())
     }
 
-    /// Returns whether something is missing that no submission which the driver has will bring.
+    /// Returns whether a timeline semaphore lacks its value, or the driver has not yet got the submission that signals a binary semaphore.
     pub(crate) fn are_missing(&self, driver: &impl Driver) -> bool {
         self.all().any(|wait| match wait {
             Wait::Timeline { semaphore, raw, value, .. } => !driver.has_reached(*semaphore, *raw, *value),
@@ -51,7 +51,7 @@ impl Waits {
         })
     }
 
-    /// Returns whether all of it is there.
+    /// Returns whether all waits are over.
     pub(crate) fn are_over(&self, driver: &impl Driver) -> bool {
         self.all().all(|wait| match wait {
             Wait::Timeline { semaphore, raw, value, .. } => driver.has_reached(*semaphore, *raw, *value),
@@ -59,7 +59,7 @@ impl Waits {
         })
     }
 
-    /// Returns whether all of it is there, or will be without further commands once the driver has the submission.
+    /// Returns whether all waits are over, or will be without further commands once the driver has the submission.
     pub(crate) fn are_ready(&self, driver: &impl Driver) -> bool {
         self.all().all(|wait| match wait {
             Wait::Timeline { semaphore, raw, value, signal } => {

@@ -1,7 +1,7 @@
-//! Execution of commands: lower the parameters, call the driver, raise what it wrote.
+//! Execution of commands: lower the parameters, call the driver, raise the driver's output.
 //!
-//! Three kinds come out of here: creation (one object id is bound to a handle), destruction, and plain calls. What does more
-//! is executed by hand (`inputs/execution.toml`) and only dispatched from here.
+//! This file generates three kinds: creation (one object id is bound to a handle), destruction, and plain calls. A command that does more has a
+//! hand-written function (`inputs/execution.toml`), and this file only dispatches it.
 
 use super::structs;
 use crate::emit::spelling::field;
@@ -79,7 +79,7 @@ fn recording(protocol: &Protocol, c: &Command) -> TokenStream {
     let doc = format!("`{vk}`.");
     let lowering = lower_params(c, None);
     let arguments = c.params.iter().skip(1).map(|p| argument(p, None));
-    // All families that are any use copy, and what all kinds execute needs no look.
+    // Every family that a guest sees can copy, so a command that all kinds of family execute needs no check.
     let queues = c.queues;
     let demand = (queues & EVERY_QUEUE != EVERY_QUEUE && queues != 0)
         .then(|| quote!(r.demand_queue(venus::QueueFlags(#queues))?;));
@@ -97,7 +97,7 @@ fn recording(protocol: &Protocol, c: &Command) -> TokenStream {
     }
 }
 
-/// The executor of a destruction: the object is taken out of the table, and destroyed when nothing uses it any more.
+/// The executor of a destruction: the object is taken out of the table, and destroyed when no other object uses it any more.
 fn destruction(protocol: &Protocol, c: &Command, destroyed: &Param) -> TokenStream {
     let (name, reply) = (format_ident!("{}", c.snake), format_ident!("{}Reply", c.names.rust));
     let (request, reply_type) = (request_type(protocol, c, &quote!('a)), reply_type(protocol, c));
@@ -438,7 +438,7 @@ fn arm(c: &Command) -> TokenStream {
         Level::Device if c.ret == Return::Result => quote!(call.tell(|| #path(call, c))),
         _ => quote!(#path(call, c)),
     };
-    // A successor that executes it again would not fail, or fail otherwise.
+    // A successor that executes the command again might succeed, or fail with another error.
     let is_repeated = matches!(c.replay, Replay::Again | Replay::Signals | Replay::Submits);
     let heed = (is_repeated && c.ret == Return::Result).then(|| quote!(call.heed(value.result);));
     quote! {
@@ -453,7 +453,7 @@ fn arm(c: &Command) -> TokenStream {
     }
 }
 
-/// The reply of a command that was not executed: out parameters go back as they came.
+/// The reply of a command that was not executed: its out parameters return unchanged.
 fn failed_reply(c: &Command) -> TokenStream {
     if c.ret == Return::Result {
         return quote!(c.failed(venus::VkResult(result)));

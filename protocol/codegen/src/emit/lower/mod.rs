@@ -1,9 +1,9 @@
 //! Output for `vulkan`, by the folder it goes to: C layouts and function tables, handles, lowering and raising, and the commands'
 //! execution.
 //!
-//! Lowering turns a decoded value into what the host's driver takes; raising turns what it wrote into a value the codec can
-//! encode. The C layouts are emitted here rather than taken from ash because ash follows an older registry and a struct it
-//! lacks must not be lost; a test in the daemon compares every layout that both know.
+//! Lowering turns a decoded value into the form that the host's driver takes; raising turns the driver's output into a value that the codec can
+//! encode. This module emits the C layouts and does not take them from ash, because ash follows an older registry and may lack a struct; a test in
+//! the daemon compares every layout that both know.
 
 mod c_types;
 mod commands;

@@ -6,8 +6,7 @@ use crate::ir::{Len, Member, Protocol, Scalar, Shape, Struct, Type, Union, Union
 use proc_macro2::{Literal, TokenStream};
 use quote::{format_ident, quote};
 
-/// Flags of which the host knows some that no guest names; what a guest says is translated by hand
-/// (`vulkan::lowering::handle_types`).
+/// Flags with some bits that only the host knows; a hand-written function translates a guest's flags (`vulkan::lowering::handle_types`).
 const TRANSLATED: &str = "VkExternalMemoryHandleTypeFlags";
 
 /// Implementations for the structs of one module, those of numbers alone as rows of a macro; unions go with `types`.
@@ -43,7 +42,7 @@ fn lower_struct(s: &Struct) -> TokenStream {
     });
     let fields = s.members.iter().map(|m| {
         let target = field(&m.rust);
-        // What drivers write is not yet there when it is lowered.
+        // A driver has not yet written its output when the struct is lowered.
         let value = lower_member(m, &quote!(self), !s.output);
         quote!(#target: #value,)
     });
@@ -69,13 +68,13 @@ fn uses_lowering(m: &Member) -> bool {
     }
 }
 
-/// Returns whether a member names queue families, of which a guest has an order of its own (`vulkan::driver::families`).
+/// Returns whether a member names queue families, which a guest sees in an order of its own (`vulkan::driver::families`).
 fn is_family(m: &Member) -> bool {
     ["queue_family_index", "queue_family_indices"].iter().any(|name| m.rust.ends_with(name))
 }
 
-/// The lowered value of `owner.member`, for structs and for parameters the driver only reads. A driver that `reads` it sees no value
-/// of an enumeration and no flag that the registry does not name.
+/// The lowered value of `owner.member`, for structs and for parameters the driver only reads. If the driver `reads` it, the driver sees only
+/// enumeration values and flags that the registry names.
 pub(super) fn lower_member(m: &Member, owner: &TokenStream, reads: bool) -> TokenStream {
     if !m.has_field() {
         return quote!(ptr::null());

@@ -12,7 +12,7 @@ use std::time::Duration;
 const HEAP_PART: u64 = 3;
 
 impl Bench<'_> {
-    /// A copy to the device: submitted and waited for; the bytes are in the mapped buffer, or are brought there each time.
+    /// A copy to the device: submitted and waited for; the bytes are in the mapped buffer, or the program copies them there each time.
     pub(super) fn upload(&self, bytes: u64, from_memory: bool, time: Duration) -> Result<String> {
         if let Some(why) = self.too_large(bytes) {
             return missing(&why);
@@ -23,7 +23,7 @@ impl Bench<'_> {
         let commands = Commands::copy(self.gpu, &staging, &target, bytes)?;
         let own = vec![0xa5; if from_memory { bytes as usize } else { 0 }];
         let fence = self.gpu.fence()?;
-        // The first one makes sure that both have pages.
+        // The first copy makes sure that both buffers have pages.
         self.gpu.run(&commands.handles, &fence)?;
         let once = || {
             if from_memory {

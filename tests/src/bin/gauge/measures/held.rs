@@ -1,4 +1,4 @@
-//! Memory of the device that holds something for a while.
+//! Memory of the device that holds data for a while.
 
 use super::Bench;
 use crate::gpu::Fence;
@@ -13,7 +13,7 @@ const BUFFER: u64 = 1 << 30;
 const PIECE: u64 = 64 << 20;
 
 impl Bench<'_> {
-    /// Fills `gibibytes` of the device's own memory, leaves them alone for a while, and reads all of them.
+    /// Fills `gibibytes` GiB of the device's own memory, does not use them for a while, and then reads all of them.
     pub(super) fn hold(&self, gibibytes: u64, time: Duration) -> Result<String> {
         let held =
             (0..gibibytes).map(|_| self.gpu.buffer(Kind::Device, BUFFER)).collect::<Result<Vec<_>>>()?;

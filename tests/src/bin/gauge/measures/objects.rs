@@ -59,7 +59,7 @@ impl Bench<'_> {
     }
 }
 
-/// A constant that no driver has in a cache, of this process or of an earlier one.
+/// A constant that no driver has in a cache, neither from this process nor from an earlier one.
 fn unseen() -> u32 {
     static NEXT: AtomicU32 = AtomicU32::new(0);
     let _ = NEXT.compare_exchange(0, seed(), Ordering::Relaxed, Ordering::Relaxed);

@@ -20,7 +20,7 @@ impl Bench<'_> {
             for _ in 0..count {
                 objects.push(self.gpu.bare_buffer(4096)?);
             }
-            // Commands that were sent and not waited for belong to it.
+            // The time includes commands that the driver has sent without waiting for them.
             self.gpu.round_trip()?;
             Ok(begun.elapsed().as_nanos() as f64 / count as f64)
         };
@@ -32,7 +32,7 @@ impl Bench<'_> {
             .to_string())
     }
 
-    /// Makes `count` mapped allocations of so many bytes, or as many as the device allows.
+    /// Makes `count` mapped allocations of `bytes` bytes each, or as many as the device allows.
     pub(super) fn many_maps(&self, count: usize, bytes: u64) -> Result<String> {
         let (mut mapped, mut taken, mut limit) = (Vec::<Buffer<'_>>::new(), Vec::new(), None);
         while mapped.len() < count {

@@ -73,13 +73,13 @@ impl Bench<'_> {
         Ok(samples.to_json(1))
     }
 
-    /// Dispatches of one workgroup, so many of them pending; from one submission to the next.
+    /// Dispatches of one workgroup, `pending` of them pending; measures the time from one submission to the next.
     pub(super) fn submissions(&self, pending: usize, time: Duration) -> Result<String> {
         let pipeline = self.small.pipeline(3, 1)?;
         self.back_to_back(&self.small, &pipeline, pending, time)
     }
 
-    /// Kernels of this size, so many of them pending; from one completion to the next.
+    /// Kernels of this size, `pending` of them pending; measures the time from one completion to the next.
     pub(super) fn kernels(&self, words: u32, steps: u32, pending: usize, time: Duration) -> Result<String> {
         let shader = Shader::new(self.gpu, words)?;
         let pipeline = shader.pipeline(3, steps)?;
@@ -115,7 +115,7 @@ impl Bench<'_> {
     }
 
     /// Makes `submissions` submissions one after the other, each of a few dispatches with barriers, with a fence on the last and a wait for it, as a
-    /// program does that computes a graph. Each is recorded right before it is submitted, or all of them once and for all.
+    /// program does that computes a graph. Each is recorded right before it is submitted, or all are recorded once in advance.
     pub(super) fn graph(&self, submissions: usize, records: bool, time: Duration) -> Result<String> {
         let (pipeline, fence) = (self.small.pipeline(3, 1)?, self.gpu.fence()?);
         let parts = (0..submissions).map(|_| Commands::new(self.gpu)).collect::<Result<Vec<_>>>()?;
@@ -134,8 +134,8 @@ impl Bench<'_> {
         Ok(Samples::new(time).repeat(once)?.to_json(1))
     }
 
-    /// Records one command buffer of so many commands, from its beginning to its end, and measures the time for each command. The command
-    /// buffer is submitted and waited for in between.
+    /// Records one command buffer of `commands` commands, from its beginning to its end, and measures the time for each command. The command buffer
+    /// is submitted and waited for in between.
     pub(super) fn recording(&self, commands: u32, time: Duration) -> Result<String> {
         let (pipeline, fence) = (self.small.pipeline(3, 1)?, self.gpu.fence()?);
         let buffer = Commands::new(self.gpu)?;

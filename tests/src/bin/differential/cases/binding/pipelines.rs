@@ -190,7 +190,7 @@ fn creation() -> Vec<Case> {
                 .buffers(1)
                 .constant(0, 300u32)
                 .build_with(&mut info, vk::PipelineCache::null())?;
-            // Whether feedback comes is up to the driver.
+            // The driver decides whether it gives feedback.
             expect(&answer(gpu, &kernel)?, &filled(300))
         })
         .glsl(FILL),

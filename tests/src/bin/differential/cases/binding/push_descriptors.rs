@@ -54,7 +54,7 @@ fn extension(gpu: &Gpu) -> ash::khr::push_descriptor::Device {
     ash::khr::push_descriptor::Device::new(&gpu.instance, &gpu.device)
 }
 
-/// Each way dispatches twice: buffers 0 and 1, then 1 and 0; both into buffer 2.
+/// Each way to push descriptors dispatches twice: buffers 0 and 1, then 1 and 0; both into buffer 2.
 fn run(gpu: &Gpu, dispatch: fn(&Scene, vk::CommandBuffer) -> Result<()>) -> Result<Vec<u8>> {
     gpu.require_extension(ash::khr::push_descriptor::NAME)?;
     let layout =

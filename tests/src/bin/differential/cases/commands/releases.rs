@@ -9,7 +9,7 @@ use crate::bytes::expect;
 use crate::case::Case;
 use crate::gpu::{Buffer, Gpu, PATIENCE, skip};
 
-/// The objects that one submission used, to be destroyed when the program knows that it is over.
+/// The objects that one submission uses; the program destroys them when it knows that the submission is over.
 struct Used {
     pool: vk::CommandPool,
     commands: vk::CommandBuffer,
@@ -141,7 +141,7 @@ pub(crate) fn cases() -> Vec<Case> {
                 }
                 submit_pair(gpu, pair.each_ref(), (begin, round + 1), (end, [2 * round + 1, 2 * round + 2]))?;
                 wait(gpu, end, 2 * round + 1)?;
-                // The second waits for the host still.
+                // The second batch still waits for the host.
                 pair[0].reset(gpu)?;
                 let second = [round as u32 + 1, round as u32];
                 expect(&to.values::<u32>(), &second)?;
@@ -172,7 +172,7 @@ pub(crate) fn cases() -> Vec<Case> {
                     vk::Fence::null(),
                 )?;
                 wait(gpu, end, 2 * round)?;
-                // Everything before a signal is over with it.
+                // All work before a signal is over when the signal arrives.
                 silent.reset(gpu)?;
                 silent.destroy(gpu);
                 heard.destroy(gpu);

@@ -417,7 +417,7 @@ fn events() -> Vec<Case> {
                 );
                 gpu.device.cmd_fill_buffer(commands, to.handle, 0, 4, 66);
             })?;
-            // Set before the submission: a wait for the host's signal after it is not promised to end.
+            // The event is set before the submission: Vulkan does not promise that a wait ends if the host sets the event later.
             unsafe { gpu.device.set_event(event) }?;
             gpu.submit(&[commands])?;
             expect(&to.values::<u32>(), &[66])

@@ -247,7 +247,7 @@ fn allocations() -> Vec<Case> {
             let refused = [vk::Result::ERROR_OUT_OF_DEVICE_MEMORY, vk::Result::ERROR_OUT_OF_HOST_MEMORY];
             match unsafe { gpu.device.allocate_memory(&info, None) } {
                 Err(error) => ensure!(refused.contains(&error), "{error}"),
-                // A driver may promise more than there is.
+                // A driver may promise more memory than the machine has.
                 Ok(memory) => unsafe { gpu.device.free_memory(memory, None) },
             }
             let small = gpu.buffer_of(&[4u32])?;

@@ -81,7 +81,7 @@ fn vulkan_1_1() -> Case {
 
 fn vulkan_1_2() -> Case {
     Case::new("properties.vulkan_1_2", |gpu| {
-        // From the float controls on: the members before them name the driver.
+        // The comparison begins at the float controls, because the members before them name the driver.
         let start = std::mem::offset_of!(vk::PhysicalDeviceVulkan12Properties, denorm_behavior_independence);
         Ok(raw::<vk::PhysicalDeviceVulkan12Properties>(gpu)[start..].to_vec())
     })

@@ -13,9 +13,9 @@ const WORDS: vk::Format = vk::Format::R32_UINT;
 const COLORS: vk::Format = vk::Format::R8G8B8A8_UNORM;
 const GENERAL: vk::ImageLayout = vk::ImageLayout::GENERAL;
 const NONE: vk::ImageUsageFlags = vk::ImageUsageFlags::SAMPLED;
-/// The largest level of pictures with levels has so many texels in each direction.
+/// The number of texels in each direction of the largest level of pictures with levels.
 const LARGEST: u32 = 64;
-/// Down to a level of one texel.
+/// The number of levels, down to a level of one texel.
 const LEVELS: u32 = LARGEST.ilog2() + 1;
 
 /// All cases of this module.

@@ -1,4 +1,4 @@
-//! Copies and clears of images as compute queues may do them, on the device and, where it can, by the host.
+//! Copies and clears of images as compute queues may do them, on the device and, if the device supports this, by the host.
 
 use anyhow::Result;
 use ash::vk;

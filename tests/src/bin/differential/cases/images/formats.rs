@@ -14,7 +14,7 @@ use crate::images::Shape;
 const GENERAL: vk::ImageLayout = vk::ImageLayout::GENERAL;
 const PAGE: usize = 4096;
 
-/// Formats that Mesa's driver for guests shows as poorer than the device has them.
+/// Formats of which Mesa's driver for guests shows fewer features than the device has.
 const CURTAILED: [vk::Format; 4] = [
     vk::Format::G8_B8R8_2PLANE_420_UNORM,
     vk::Format::G10X6_B10X6R10X6_2PLANE_420_UNORM_3PACK16,
@@ -174,7 +174,7 @@ fn parts(format: vk::Format) -> Vec<Part> {
     }
 }
 
-/// Memory that ends where nothing may be touched.
+/// Memory that is followed by memory that may not be accessed.
 struct Guarded {
     start: *mut u8,
     pages: usize,
@@ -264,7 +264,7 @@ fn texels(seed: u64, count: usize) -> Vec<u8> {
     bytes_of(&words.iter().map(|word| word & 0x3f3f_3f3f).collect::<Vec<_>>())[..count].to_vec()
 }
 
-/// Fills each plane by the host where the device says that it can, otherwise by a buffer, and reads it by a buffer.
+/// Fills each plane by the host if the device supports this, otherwise from a buffer, and reads it through a buffer.
 fn upload(gpu: &Gpu, format: vk::Format) -> Result<Vec<u8>> {
     gpu.require(&["samplerYcbcrConversion"])?;
     let transfers = vk::FormatFeatureFlags::TRANSFER_SRC | vk::FormatFeatureFlags::TRANSFER_DST;
@@ -311,7 +311,7 @@ fn upload(gpu: &Gpu, format: vk::Format) -> Result<Vec<u8>> {
 }
 
 /// Copies each aspect of every format that the host copies, in and out, with more texels in a row and rows in a layer than are
-/// copied, between memory that ends where the copy does and the second level of the last two layers.
+/// copied. It copies between memory that ends with the copied bytes and the second level of the last two layers.
 fn every_format(gpu: &Gpu) -> Result<Vec<u8>> {
     gpu.require(&["hostImageCopy", "samplerYcbcrConversion"])?;
     let usage = vk::ImageUsageFlags::HOST_TRANSFER_EXT | vk::ImageUsageFlags::SAMPLED;
@@ -357,7 +357,7 @@ fn in_and_out(gpu: &Gpu, image: vk::Image, part: Part, place: (u32, u32, u32)) -
         bytes[at(layer, row)..][..texels.len()].copy_from_slice(&texels);
     }
     if part.aspect == vk::ImageAspectFlags::DEPTH && block.bytes == 4 {
-        // 24 bits of depth leave the rest of a word alone.
+        // A depth of 24 bits does not change the rest of a word.
         bytes.chunks_exact_mut(4).for_each(|word| word[3] = 0);
     }
     let subresource = subresource(part, place);

@@ -72,13 +72,13 @@ void main() {{
     ))
 }
 
-/// An array of references to what is being declared: a type made of a pointer that comes later.
+/// An array of references to the type that is being declared: a type made of a pointer that is declared later.
 fn tree() -> Case {
     Case::new("addresses.tree", |gpu| {
         gpu.require(&["bufferDeviceAddress", "shaderInt64"])?;
         let nodes = (0..15).map(|_| gpu.buffer(32)).collect::<anyhow::Result<Vec<_>>>()?;
         for (index, node) in nodes.iter().enumerate() {
-            // Below the leaves it begins again.
+            // The children of the leaves are nodes from the beginning again.
             let child = |side: usize| gpu.address(&nodes[(2 * index + 1 + side) % nodes.len()]);
             node.write(&[child(0), child(1), index as u64 + 1]);
         }

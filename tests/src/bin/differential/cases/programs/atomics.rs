@@ -1,6 +1,6 @@
 //! Atomic operations on buffers, shared memory and images, of integers and floats, and the memory model's scopes.
 //!
-//! Results do not depend on the order of invocations: sums, extremes, and sets of the values that were there before.
+//! Results do not depend on the order of invocations: sums, extremes, and sets of the previous values.
 
 use anyhow::Result;
 

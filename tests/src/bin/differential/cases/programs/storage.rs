@@ -300,7 +300,7 @@ void main() { uint i = gl_GlobalInvocationID.x; to[i] = ~from[i]; }",
 
 fn large_push_constants() -> Case {
     Case::new("storage.push_constants_all", |gpu| {
-        // As much as the device takes, up to 256 bytes.
+        // The most that the device takes, up to 256 bytes.
         let words = gpu.limits().max_push_constants_size.min(256) / 4;
         let input = noise32(15, words as usize);
         let to = gpu.buffer(256)?;

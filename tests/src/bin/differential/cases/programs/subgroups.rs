@@ -1,6 +1,6 @@
 //! Invocations of one subgroup that exchange values: every class of operation, types of all widths, requested sizes.
 //!
-//! Each invocation writes the number of its subgroup, and that of its lane there, so that the processor can compute the same.
+//! Each invocation writes the number of its subgroup and of its lane in the subgroup, so that the processor can compute the same results.
 
 use anyhow::{Result, ensure};
 use ash::vk;
@@ -315,7 +315,7 @@ fn exchanges() -> Vec<Case> {
             "relative.up",
             Class::SHUFFLE_RELATIVE,
             "GL_KHR_shader_subgroup_shuffle_relative",
-            // Chosen afterwards: lanes that take no part in a shuffle have no value to give.
+            // The shader chooses after the shuffle, because lanes that take no part in a shuffle provide no value.
             "uint[2](7, subgroupShuffleUp(x, 2))[uint(lane >= 2)]",
             |x| lanes(x, |lane| if lane >= 2 { x[lane - 2] } else { 7 }),
         ),
