@@ -3,7 +3,7 @@
 
 use std::fs;
 use tests::documents::{Known, all, dead_links, one, stale, unneeded};
-use tests::sources::repository;
+use tests::sources::{product, repository};
 
 /// The documents with links beside those whose names are checked.
 const MORE: &[&str] =
@@ -36,4 +36,40 @@ fn the_list_of_documents_has_all_of_them() {
     let is_listed = |name: &String| name == "README.md" || list.contains(&format!("({name})"));
     let unlisted: Vec<_> = names.filter(|name| name.ends_with(".md") && !is_listed(name)).collect();
     assert!(unlisted.is_empty(), "docs/README.md does not list {unlisted:?}");
+}
+
+/// Files of the product that name a version of Mesa although they do nothing for it: what guests are told, and the generator of a document.
+const ABOUT_MESA: &[&str] = &[
+    "daemon/doctor/src/guest/checks.rs",
+    "daemon/doctor/src/libraries.rs",
+    "daemon/examples/features-doc.rs",
+];
+
+#[test]
+fn one_table_names_each_file_that_does_something_for_a_version_of_mesa() {
+    let page = fs::read_to_string(repository().join("docs/hardware.md")).expect("the page is there");
+    let table = page.split("## What each Mesa needs").nth(1).expect("the page has this part");
+    let table = table.split("\n## ").next().expect("a part has text");
+    let needed: Vec<_> = product()
+        .into_iter()
+        .filter(|source| names_a_mesa(&source.code) && !ABOUT_MESA.contains(&source.path.as_str()))
+        .map(|source| source.path)
+        .collect();
+    assert!(needed.len() > 10, "only {needed:?} name a version of Mesa");
+    let unlisted: Vec<_> = needed.iter().filter(|path| !table.contains(&format!("`{path}`"))).collect();
+    assert!(unlisted.is_empty(), "docs/hardware.md does not say what these do for which Mesa: {unlisted:?}");
+    let listed = table.split('`').filter(|span| span.ends_with(".rs"));
+    let idle: Vec<_> = listed.filter(|path| !needed.iter().any(|needed| needed == path)).collect();
+    assert!(idle.is_empty(), "these files name no version of Mesa: {idle:?}");
+}
+
+/// Returns whether a text names a version of Mesa, such as `Mesa before 26.2`.
+fn names_a_mesa(text: &str) -> bool {
+    let is_version = |word: &str| {
+        let (year, number) = word.split_once('.').unwrap_or_default();
+        year.len() == 2
+            && year.bytes().all(|digit| digit.is_ascii_digit())
+            && number.starts_with(|c: char| c.is_ascii_digit())
+    };
+    text.match_indices("Mesa ").any(|(at, _)| text[at..].split_whitespace().skip(1).take(4).any(is_version))
 }
