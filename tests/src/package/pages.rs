@@ -8,6 +8,7 @@ use std::process::{Command, Stdio};
 use anyhow::{Context, Result, ensure};
 
 use super::names::NAME;
+use crate::daemon_process::build_example;
 use crate::program::{LIMIT, succeed};
 
 /// The sections of `docs/sharing.md` that the page about the file consists of, in this order.
@@ -18,9 +19,9 @@ const SECTIONS: &[&str] = &["The file", "An example", "Several GPUs for one VM",
 /// # Errors
 /// A program is missing or fails.
 pub(super) fn write(folder: &Path) -> Result<()> {
-    let mut cargo = crate::program::cargo::cargo();
-    cargo.args(["run", "--quiet", "--locked", "--example", "command-line", "--"]).arg(folder);
-    succeed(cargo, LIMIT)?;
+    let mut program = Command::new(build_example("command-line")?);
+    program.arg(folder);
+    succeed(program, LIMIT)?;
     let guide = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/sharing.md");
     let guide = fs::read_to_string(guide).context("reading docs/sharing.md")?;
     let page = folder.join("man").join(format!("{NAME}-vms.toml.5"));
