@@ -84,7 +84,10 @@ fn become_what_is_wanted(
         Some(Role::Move { context, gpu, from, control }) => {
             operate(broker::move_to(&control.path_of_context(&context)?, &context, gpu, from))
         }
-        Some(Role::Drain { gpu, control }) => operate(broker::drain(&control.path()?, &gpu)),
+        Some(Role::Drain { gpu, dry_run: true, control }) => {
+            operate(broker::plan_drain(&control.path()?, &gpu))
+        }
+        Some(Role::Drain { gpu, dry_run: false, control }) => operate(broker::drain(&control.path()?, &gpu)),
         Some(Role::Undrain { gpu, control }) => operate(broker::undrain(&control.path()?, &gpu)),
         Some(Role::Reload { now, dry_run, control }) => {
             operate(broker::reload(&control.path_of_broker(), now, dry_run))

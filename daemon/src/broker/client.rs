@@ -3,7 +3,7 @@
 mod daemons;
 mod stream;
 
-use super::control::{Answer, Request};
+use super::control::{Answer, PlannedMove, Request};
 use super::report::status::Status;
 use super::report::{details, table};
 use super::settings::places::Ambiguous;
@@ -239,7 +239,7 @@ fn show_restart(socket: &Path, request: &Request, done: &str) -> Result<(), Clie
 ///
 /// As [`ask`], or some contexts stay.
 pub fn drain(socket: &Path, gpu: &str) -> Result<(), ClientError> {
-    let request = Request::Drain { gpu: gpu.to_owned() };
+    let request = Request::Drain { gpu: gpu.to_owned(), dry_run: false };
     follow(socket, &request, "no result of draining", |answer| match answer {
         // Shown so that the operator knows the connection to be alive.
         Answer::Restarting { .. } => Ok(Followed::Further),
@@ -257,6 +257,36 @@ pub fn drain(socket: &Path, gpu: &str) -> Result<(), ClientError> {
         ))),
         _ => Ok(Followed::Astray),
     })
+}
+
+/// Shows what a drain of a GPU would do now, and has nothing moved.
+///
+/// # Errors
+///
+/// As [`ask`], or some contexts would stay.
+pub fn plan_drain(socket: &Path, gpu: &str) -> Result<(), ClientError> {
+    let request = Request::Drain { gpu: gpu.to_owned(), dry_run: true };
+    let Answer::DrainPlan { contexts } = ask(socket, &request)? else {
+        return Err(ClientError::Protocol(socket.to_owned(), "no plan of draining".into()));
+    };
+    let (mut moves, mut stay) = (0, 0);
+    for PlannedMove { context, gpu, stays } in contexts {
+        let outcome = match (gpu, stays) {
+            (Some(gpu), None) => {
+                moves += 1;
+                format!("would be moved to {gpu}")
+            }
+            (_, why) => {
+                stay += 1;
+                format!("would stay: {}", why.unwrap_or_default())
+            }
+        };
+        say(&format!("{context}: {outcome}\n"))?;
+    }
+    match stay {
+        0 => say(&format!("{moves} would be moved, and nothing would be left on the GPU\n")),
+        _ => Err(ClientError::Refused(format!("{moves} would be moved, {stay} would stay on the GPU"))),
+    }
 }
 
 /// The meaning of one answer among several to a request.

@@ -90,6 +90,8 @@ pub(super) struct Waiting {
 pub(super) enum Wants {
     Status,
     Metrics,
+    /// What a drain of the GPU with this index would do.
+    DrainPlan(usize),
 }
 
 /// The number of connections of each protocol at a time. One more takes the place of the connection whose time ends first, so that a peer that opens

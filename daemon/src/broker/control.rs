@@ -57,6 +57,9 @@ pub enum Request {
     Drain {
         /// The GPU, by its UUID, its PCI address or a part of its name that no other GPU has.
         gpu: String,
+        /// The operator wants to know which contexts would be moved, and the broker moves none: [`Answer::DrainPlan`].
+        #[serde(default, skip_serializing_if = "std::ops::Not::not")]
+        dry_run: bool,
     },
     /// The operator lets contexts begin on a GPU that was drained.
     Undrain {
@@ -148,6 +151,11 @@ pub enum Answer {
         /// The contexts that are still on the GPU.
         left: u32,
     },
+    /// The answer to a [`Request::Drain`] that moves nothing.
+    DrainPlan {
+        /// The contexts on the GPU, in the order in which they would be moved.
+        contexts: Vec<PlannedMove>,
+    },
     /// The request is carried out, or the broker has begun to carry it out.
     Done,
     /// The request cannot be carried out.
@@ -155,6 +163,19 @@ pub enum Answer {
         /// The reason, and the allowed values.
         error: String,
     },
+}
+
+/// The move of a context that a drain would make now.
+#[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
+pub struct PlannedMove {
+    /// The context, as `VM/CONTEXT`.
+    pub context: String,
+    /// The GPU to which the context would be moved: its name and UUID.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub gpu: Option<String>,
+    /// The reason why the context would stay, if it would.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub stays: Option<String>,
 }
 
 /// Bytes of a request.
@@ -197,7 +218,9 @@ mod tests {
         assert_eq!(read(text), Ok(moved(None)));
         let text = br#"{"request":"move","vm":"web","context":3,"gpu":"1:00.0","from":"H100"}"#;
         assert_eq!(read(text), Ok(moved(Some("H100".into()))));
-        assert_eq!(read(br#"{"request":"drain","gpu":"ab"}"#), Ok(Request::Drain { gpu: "ab".into() }));
+        let drain = |dry_run| Request::Drain { gpu: "ab".into(), dry_run };
+        assert_eq!(read(br#"{"request":"drain","gpu":"ab"}"#), Ok(drain(false)));
+        assert_eq!(read(br#"{"request":"drain","gpu":"ab","dry_run":true}"#), Ok(drain(true)));
         assert_eq!(read(br#"{"request":"undrain","gpu":"ab"}"#), Ok(Request::Undrain { gpu: "ab".into() }));
         assert_eq!(read(br#"{"request":"upgrade"}"#), Ok(Request::Upgrade));
         let reload = |now, dry_run| Request::Reload { now, dry_run };
@@ -251,6 +274,12 @@ mod tests {
             Answer::Draining { context: "web/3".into(), stays: None },
             Answer::Draining { context: "web/3".into(), stays: Some("it may not".into()) },
             Answer::Drained { moved: 7, left: 0 },
+            Answer::DrainPlan {
+                contexts: vec![
+                    PlannedMove { context: "web/3".into(), gpu: Some("H200".into()), stays: None },
+                    PlannedMove { context: "web/4".into(), gpu: None, stays: Some("it may not".into()) },
+                ],
+            },
             Answer::Error { error: "no\nthing".into() },
         ] {
             let line = line(&answer);

@@ -403,6 +403,7 @@ impl<'a> World<'a> {
                         self.broker.begin_restart(self.away, (index, ctx_id), what, change, self.now);
                     }
                     Ok(Reply::Drain(gpu)) => self.broker.begin_drain(self.away, gpu, self.now),
+                    Ok(Reply::DrainPlan(gpu)) => drop(self.broker.drain_plan(gpu)),
                     Ok(_) => {}
                     Err(error) => assert!(error.len() < 1024, "{error}"),
                 }
@@ -673,7 +674,7 @@ fn request(u: &mut Unstructured<'_>) -> Result<Request> {
         true if u.ratio(1, 4)? => {
             let gpu = "00".repeat(16).replace('0', if u.arbitrary()? { "0" } else { "1" });
             match u.int_in_range(0..=3)? {
-                0 => Request::Drain { gpu },
+                0 => Request::Drain { gpu, dry_run: u.arbitrary()? },
                 1 => Request::Undrain { gpu },
                 _ => Request::Move { vm, context: u.int_in_range(0..=4)?, gpu, from: None },
             }

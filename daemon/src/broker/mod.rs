@@ -34,10 +34,10 @@ mod vm;
 mod vms;
 
 pub use client::{
-    ClientError, Stream, Watch, ask, daemon_of, drain, kill, move_to, reload, restart, set, show_all,
-    show_status, status, status_table, swap_out, undrain, upgrade, vm_of,
+    ClientError, Stream, Watch, ask, daemon_of, drain, kill, move_to, plan_drain, reload, restart, set,
+    show_all, show_status, status, status_table, swap_out, undrain, upgrade, vm_of,
 };
-pub use control::{Answer, Request};
+pub use control::{Answer, PlannedMove, Request};
 pub use reload::Reloaded;
 pub use report::status::{
     ContextStatus, GpuStatus, KillCounts, PendingStatus, RestartCounts, Status, Used, VmGpuStatus, VmStatus,

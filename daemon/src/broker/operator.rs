@@ -49,6 +49,8 @@ pub(super) enum Reply {
     Trace(Wanted),
     /// The draining of the GPU with this index, context by context.
     Drain(usize),
+    /// What a drain of the GPU with this index would do, when device processes have reported which contexts can be moved.
+    DrainPlan(usize),
     /// The restart of a context of the VM with this index, stage by stage, on another GPU if that is wanted; or its swapping out.
     Restart(usize, ContextId, Restart, Option<GpuChange>),
 }
@@ -73,6 +75,7 @@ impl Broker {
                 Ok(Reply::Upgrade) => self.begin_upgrade(peer, now),
                 Ok(Reply::Trace(wanted)) => self.begin_trace(peer, wanted, now),
                 Ok(Reply::Drain(gpu)) => self.begin_drain(peer, gpu, now),
+                Ok(Reply::DrainPlan(gpu)) => self.answer_later(peer, Wants::DrainPlan(gpu), now),
                 Ok(Reply::Restart(index, ctx_id, what, change)) => {
                     self.begin_restart(peer, (index, ctx_id), what, change, now)
                 }
@@ -111,7 +114,8 @@ impl Broker {
                 self.log_order(index, ctx_id, "moves", Some(&gpu));
                 return Ok(Reply::Restart(index, ctx_id, Restart::Move, Some(change)));
             }
-            Request::Drain { gpu } => {
+            Request::Drain { gpu, dry_run: true } => return self.gpu_named(&gpu).map(Reply::DrainPlan),
+            Request::Drain { gpu, dry_run: false } => {
                 let gpu = self.gpu_named(&gpu)?;
                 self.admit_drain()?;
                 log::info!(gpu = self.gpus[gpu].label(); "an operator drains a GPU");
@@ -184,7 +188,9 @@ impl Broker {
     /// that waits at that moment loses its connection.
     fn put_off(&mut self, peer: Peer, wants: Wants, now: Nanos) {
         match wants {
-            Wants::Status => self.say(peer, &Answer::Error { error: UPGRADED.into() }, now),
+            Wants::Status | Wants::DrainPlan(_) => {
+                self.say(peer, &Answer::Error { error: UPGRADED.into() }, now);
+            }
             Wants::Metrics => {
                 let answer = http::answer("503 Service Unavailable", &format!("{UPGRADED}\n"));
                 self.connections.answer(peer, answer, true, &self.epoll, now);
@@ -210,6 +216,10 @@ impl Broker {
         for Waiting { peer, wants, .. } in due {
             match wants {
                 Wants::Status => self.say(peer, &Answer::Status(status.clone()), now),
+                Wants::DrainPlan(gpu) => {
+                    let contexts = self.drain_plan(gpu);
+                    self.say(peer, &Answer::DrainPlan { contexts }, now);
+                }
                 Wants::Metrics => {
                     let answer = http::answer("200 OK", &metrics::text(&status));
                     self.connections.answer(peer, answer, true, &self.epoll, now);

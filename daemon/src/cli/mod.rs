@@ -158,6 +158,9 @@ pub(crate) enum Role {
         /// The GPU, given by its UUID, its PCI address or a unique part of its name
         #[arg(value_name = "GPU")]
         gpu: String,
+        /// Print which programs would be moved, and move none
+        #[arg(long)]
+        dry_run: bool,
         #[command(flatten)]
         control: Control,
     },

@@ -96,6 +96,12 @@ fn a_gpu_is_drained_of_programs_that_compute_and_those_that_begin() -> Result<()
         Ok(())
     };
     let (number, program) = begins_on(&own)?;
+    let plan = broker.say(&["drain", &own, "--dry-run"])?;
+    let (planned, total) = plan.split_once('\n').context("one line")?;
+    let is_to_spare =
+        planned.starts_with(&format!("a/{number}: would be moved to ")) && planned.contains(&spare);
+    ensure!(is_to_spare && total == "1 would be moved, and nothing would be left on the GPU\n", "{plan}");
+    ensure!(context(&broker)?.1 == json!([own]), "{}", broker.vm("a")?);
     let said = broker.say(&["drain", &own])?;
     ensure!(said == format!("a/{number}: moved\ndrained: 1 moved, nothing is on it any more\n"), "{said}");
     ensure!(context(&broker)?.1 == json!([spare]), "{}", broker.vm("a")?);
@@ -107,6 +113,9 @@ fn a_gpu_is_drained_of_programs_that_compute_and_those_that_begin() -> Result<()
     let (number, program) = begins_on(&own)?;
     // The context has no other GPU to move to.
     broker.say(&["drain", &spare])?;
+    let plan = broker.operate(&["drain", &own, "--dry-run"])?;
+    let why = String::from_utf8_lossy(&plan.stderr).into_owned();
+    ensure!(why.contains("0 would be moved, 1 would stay") && plan.status.code() == Some(1), "{why}");
     let left = broker.operate(&["drain", &own])?;
     let (said, why) = (String::from_utf8(left.stdout)?, String::from_utf8(left.stderr)?);
     ensure!(said.starts_with(&format!("a/{number}: stays: its VM has no other GPU")), "{said}");

@@ -4,7 +4,7 @@
 //! told why.
 
 use super::super::connections::Peer;
-use super::super::control::{self, Answer};
+use super::super::control::{self, Answer, PlannedMove};
 use super::super::gpu::Gpu;
 use super::super::run::Broker;
 use super::super::vm::{Draining, Restart, Restarting};
@@ -46,8 +46,14 @@ impl Broker {
     pub(in crate::broker) fn begin_drain(&mut self, peer: Peer, gpu: usize, now: Nanos) {
         self.gpus[gpu].is_drained = true;
         self.place_all(now);
-        let vms = self.vms.by_name().into_iter();
-        let queue = vms.flat_map(|index| {
+        let queue = self.contexts_on(gpu).collect();
+        self.draining = Some(Draining { peer, gpu, queue, moved: 0 });
+        self.drain_on(now);
+    }
+
+    /// Returns the contexts on a GPU, in the order in which a drain moves them.
+    fn contexts_on(&self, gpu: usize) -> impl Iterator<Item = (usize, ContextId)> {
+        self.vms.by_name().into_iter().flat_map(move |index| {
             let vm = &self.vms[index];
             let here = vm
                 .contexts
@@ -56,9 +62,44 @@ impl Broker {
             let mut here: Vec<_> = here.map(|(ctx_id, _)| (index, *ctx_id)).collect();
             here.sort_unstable_by_key(|(_, ctx_id)| ctx_id.0);
             here
+        })
+    }
+
+    /// Returns what a drain of a GPU would do now. A move may still fail, for a reason that only the worker knows.
+    pub(in crate::broker) fn drain_plan(&self, gpu: usize) -> Vec<PlannedMove> {
+        let mut coming = vec![0; self.gpus.len()];
+        let planned = self.contexts_on(gpu).filter_map(|(index, ctx_id)| {
+            let context = self.named(index, ctx_id)?;
+            let planned = self.planned_move((index, ctx_id), gpu, &coming);
+            let (to, stays) = match planned {
+                Ok(to) => (Some(to?), None),
+                Err(why) => (None, Some(why)),
+            };
+            to.iter().for_each(|to| coming[*to] += 1);
+            Some(PlannedMove { context, gpu: to.map(|to| self.gpus[to].label()), stays })
         });
-        self.draining = Some(Draining { peer, gpu, queue: queue.collect(), moved: 0 });
-        self.drain_on(now);
+        planned.collect()
+    }
+
+    /// Returns the GPU to which a drain would move a context; none if the context is not on the GPU. `coming` says how many contexts would be moved
+    /// to each GPU before.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the context would stay.
+    fn planned_move(
+        &self,
+        (index, ctx_id): (usize, ContextId),
+        gpu: usize,
+        coming: &[usize],
+    ) -> Result<Option<usize>, String> {
+        self.admit_restart(index, ctx_id)?;
+        let vm = &self.vms[index];
+        if let Some(Some(Err(why))) = vm.contexts.get(&ctx_id).map(|context| context.movable) {
+            return Err(why.to_string());
+        }
+        let change = self.change_away((index, ctx_id), gpu, coming)?;
+        Ok(change.map(|change| vm.gpus[usize::from(change.to)].gpu))
     }
 
     /// Has contexts begin on a GPU again.
@@ -80,7 +121,7 @@ impl Broker {
         for at in 0..placement.0.len() {
             let own = placement.0[at];
             if self.gpu_of(index, own).is_drained {
-                placement.0[at] = self.instead_of(index, own, &placement.0).unwrap_or(own);
+                placement.0[at] = self.instead_of(index, own, &placement.0, &[]).unwrap_or(own);
             }
         }
         if placement != vm.placement {
@@ -90,15 +131,19 @@ impl Broker {
         }
     }
 
-    /// Returns the place of the GPU of a VM that replaces another: alike for programs, not drained, not among `taken`, and with the fewest contexts.
-    fn instead_of(&self, index: usize, from: u8, taken: &[u8]) -> Option<u8> {
+    /// Returns the place of the GPU of a VM that replaces another: alike for programs, not drained, not among `taken`, and with the fewest contexts
+    /// if as many more come to each GPU as `coming` says.
+    fn instead_of(&self, index: usize, from: u8, taken: &[u8], coming: &[usize]) -> Option<u8> {
         let likeness = self.gpu_of(index, from).likeness;
         let places = (0..).take(self.vms[index].gpus.len()).filter(|place| !taken.contains(place));
         let fit = places.filter(|place| {
             let gpu = self.gpu_of(index, *place);
             !gpu.is_drained && gpu.likeness == likeness
         });
-        fit.min_by_key(|place| self.gpu_of(index, *place).contexts())
+        fit.min_by_key(|place| {
+            let gpu = self.vms[index].gpus[usize::from(*place)].gpu;
+            self.gpus[gpu].contexts() + coming.get(gpu).copied().unwrap_or(0)
+        })
     }
 
     /// Moves the next context of the GPU that is being drained, or reports that no context has to be moved any more.
@@ -110,7 +155,7 @@ impl Broker {
             };
             let Some(place) = self.named(index, ctx_id) else { continue };
             let admitted = |change| self.admit_restart(index, ctx_id).map(|()| change);
-            let change = self.change_away(index, ctx_id, gpu);
+            let change = self.change_away((index, ctx_id), gpu, &[]);
             match change.and_then(|change| change.map(admitted).transpose()) {
                 Ok(Some(change)) => {
                     self.restarts.push(Restarting::new(peer, Restart::Drain, (index, ctx_id), now));
@@ -123,18 +168,23 @@ impl Broker {
         }
     }
 
-    /// Returns the change by which a context leaves a GPU; none if the context is not on it.
+    /// Returns the change by which a context leaves a GPU; none if the context is not on it. `coming` is as for [`Self::instead_of`].
     ///
     /// # Errors
     ///
     /// The VM has no other GPU for the context.
-    fn change_away(&self, index: usize, ctx_id: ContextId, gpu: usize) -> Result<Option<GpuChange>, String> {
+    fn change_away(
+        &self,
+        (index, ctx_id): (usize, ContextId),
+        gpu: usize,
+        coming: &[usize],
+    ) -> Result<Option<GpuChange>, String> {
         let vm = &self.vms[index];
         let Some(context) = vm.contexts.get(&ctx_id) else { return Ok(None) };
         let taken: Vec<u8> = context.keys.keys().copied().collect();
         let is_here = |place: &u8| vm.gpus.get(usize::from(*place)).is_some_and(|on| on.gpu == gpu);
         let Some(from) = taken.iter().copied().find(is_here) else { return Ok(None) };
-        match self.instead_of(index, from, &taken) {
+        match self.instead_of(index, from, &taken, coming) {
             Some(to) => Ok(Some(GpuChange { from, to })),
             None => {
                 Err("its VM has no other GPU like this one that is not drained: give it a spare-gpu".into())

@@ -1,8 +1,8 @@
 //! Moves of contexts to other GPUs, as operators and device processes see them.
 
 use super::*;
-use crate::broker::control::Answer;
-use crate::ipc::{GpuChange, Placement, RestartTook};
+use crate::broker::control::{Answer, PlannedMove};
+use crate::ipc::{GpuChange, HeldMemory, Placement, RestartTook, Unmovable};
 use sched::Share;
 
 const SPARE: [u8; 16] = [9; 16];
@@ -143,6 +143,49 @@ fn a_gpu_that_is_drained_is_left_one_context_after_the_other() {
     assert_eq!(operator.hears(), Some(Answer::Drained { moved: 0, left: 1 }));
     world.ask(&DRAIN.replace("drain", "undrain"));
     assert_eq!(world.heard(0), [FromBroker::Place { placement: Placement(vec![0]) }]);
+}
+
+#[test]
+fn a_plan_says_what_a_drain_would_do_and_changes_nothing() {
+    const THIRD: [u8; 16] = [11; 16];
+    let mut world = world();
+    world.say(0, &with_spares(ready_on(&[GPU, SPARE, THIRD]), 1));
+    world.say(1, &ready());
+    let _gates = [(0, 3), (0, 4), (1, 7)].map(|(vm, number)| world.begin(vm, number));
+    let memory = |contexts: &[u32], unmovable| ToBroker::Memory {
+        contexts: contexts.iter().map(|number| (ContextId(*number), HeldMemory::default())).collect(),
+        vm: HeldMemory::default(),
+        unmovable,
+        recoverable: Vec::new(),
+    };
+    let plan = |world: &mut World, unmovable| {
+        let mut operator = world.ask(&DRAIN.replace('}', r#","dry_run":true}"#));
+        assert_eq!(operator.hears(), None, "device processes have a moment to report");
+        // They are not asked again if they have just reported.
+        assert!(world.heard(0).iter().all(|heard| *heard == FromBroker::Report));
+        world.say(0, &memory(&[3, 4], unmovable));
+        world.say(1, &memory(&[7], Vec::new()));
+        world.broker.answer_due(world.now);
+        match operator.hears() {
+            Some(Answer::DrainPlan { contexts }) => contexts,
+            other => panic!("{other:?}"),
+        }
+    };
+    let moves = |context: &str, gpu: [u8; 16]| PlannedMove {
+        context: context.into(),
+        gpu: Some(format!("GPU ({})", uuid(&gpu))),
+        stays: None,
+    };
+    let contexts = plan(&mut world, Vec::new());
+    assert_eq!(contexts[..2], [moves("a/3", SPARE), moves("a/4", THIRD)]);
+    let why = contexts[2].stays.as_deref().unwrap_or_default();
+    assert!(contexts[2].context == "b/7" && why.ends_with("give it a spare-gpu"), "{contexts:?}");
+    let contexts = plan(&mut world, vec![(ContextId(3), Unmovable::Lends)]);
+    let stays = Some(Unmovable::Lends.to_string());
+    assert_eq!(contexts[0], PlannedMove { context: "a/3".into(), gpu: None, stays });
+    assert_eq!((&contexts[1], contexts.len()), (&moves("a/4", SPARE), 3));
+    assert_eq!(world.heard(0), []);
+    assert!(!world.broker.status(world.now).gpus[0].drained);
 }
 
 #[test]
