@@ -42,6 +42,11 @@ impl Window {
         self.ranges.remove(&offset);
     }
 
+    /// Returns the ranges as offset, bytes and resource.
+    pub(super) fn ranges(&self) -> impl Iterator<Item = (u64, u64, ResourceId)> {
+        self.ranges.iter().map(|(offset, (size, resource_id))| (*offset, *size, *resource_id))
+    }
+
     /// Forgets all ranges and returns them as offset, bytes and resource.
     pub(super) fn take_all(&mut self) -> Vec<(u64, u64, ResourceId)> {
         let ranges = std::mem::take(&mut self.ranges);

@@ -12,6 +12,7 @@ use super::effects::World;
 use super::logging::event::DeviceEvent;
 use super::patience::Patience;
 use super::window::{Table, Window};
+use crate::device::Effects;
 use crate::transport::{Session, SessionError};
 use rustix::event::PollFlags;
 use std::os::fd::{AsFd, OwnedFd};
@@ -109,10 +110,22 @@ impl World {
         }
     }
 
+    /// Has the frontend map what the guest had mapped when its state was saved.
+    pub(super) fn map_loaded(&mut self) {
+        for (resource_id, offset, size) in std::mem::take(&mut self.window.loaded) {
+            if Effects::map_blob(self, resource_id, offset, size).is_err() {
+                log::error!(
+                    "resource {resource_id} of the loaded state is not mapped at {offset:#x} of the window: programs of the guest that use it hang"
+                );
+            }
+        }
+    }
+
     /// The frontend has dropped by itself the mappings that it made before it stopped the device for a reset; the later ones are unmapped.
     pub(super) fn window_was_reset(&mut self) {
-        let Window { late, owed, .. } = &mut self.window;
+        let Window { late, owed, loaded, .. } = &mut self.window;
         owed.clear();
+        loaded.clear();
         for (offset, size) in std::mem::take(late) {
             // The frontend may have dropped this mapping nevertheless.
             if let Err(error) = self.unmap(offset, size) {

@@ -11,10 +11,12 @@
 //! | `progress` | the device thread, and ends the process if that thread stands still at a descriptor of the frontend |
 //! | `closer` | the kernel, while it closes files that take long |
 //! | `checkpoint` | a successor that reads a checkpoint, one thread for each |
+//! | `state` | the frontend and workers, while the device's state is saved or loaded |
 
 mod blobs;
 mod broker;
 mod checkpoints;
+mod device_state;
 mod effects;
 #[cfg(any(test, feature = "fuzzing"))]
 pub mod fuzzing;
@@ -32,7 +34,6 @@ mod recoveries_tests;
 mod restarts;
 #[cfg(test)]
 mod restarts_tests;
-mod rings;
 #[cfg(test)]
 mod room_tests;
 mod run;
@@ -43,6 +44,7 @@ mod succession_tests;
 mod swaps;
 #[cfg(test)]
 mod swaps_tests;
+mod transfers;
 mod wait;
 mod window;
 mod workers;

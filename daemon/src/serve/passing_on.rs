@@ -4,6 +4,7 @@
 use super::blobs::PassedBlobs;
 use super::blobs::deposits::PassedDeposits;
 use super::blobs::lenders::PassedLender;
+use super::blobs::rings::PassedRing;
 use super::checkpoints::PassedCheckpoint;
 use super::effects::World;
 use super::handover::failure::{Failure, Lasts};
@@ -11,7 +12,6 @@ use super::handover::room::PassedRoom;
 use super::hangs::strikes::PassedStrikes;
 use super::logging::event_log::Advised;
 use super::outdated::End;
-use super::rings::PassedRing;
 use super::run::{Server, TOKEN_LAUNCHER, TOKENS};
 use super::setup::Listen;
 use super::succession::{
@@ -117,6 +117,18 @@ impl Server {
     ///
     /// The reason why another process cannot take everything over now.
     fn may_pass_on(&self) -> Result<(), &'static str> {
+        match self.transferring.is_under_way() {
+            true => Err("the device's state is being saved or loaded"),
+            false => self.is_settled(),
+        }
+    }
+
+    /// Returns whether everything can be written down now, apart from the session.
+    ///
+    /// # Errors
+    ///
+    /// The reason why something cannot be written down now.
+    pub(super) fn is_settled(&self) -> Result<(), &'static str> {
         self.device.may_pass_on()?;
         self.world.may_pass_on()?;
         if !self.is_caught_up() {

@@ -113,8 +113,8 @@ impl Server {
         let number = number
             .ok_or("its program did something that neither a checkpoint nor a journal has, or it has none")?;
         self.world.workers.may_be_followed(ctx_id)?;
-        if self.world.workers.has_successor(ctx_id) {
-            return Err("it was being handed over".into());
+        if self.world.workers.has_successor(ctx_id) || self.transferring.is_under_way() {
+            return Err("it was being handed over, saved or loaded".into());
         }
         if let Some(why) = self.unmovable(ctx_id) {
             return Err(why.to_string());

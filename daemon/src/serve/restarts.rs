@@ -35,7 +35,7 @@ impl Server {
         let begun = match wanted.1 {
             Purpose::Restart | Purpose::SwapOut => self.may_hand_over(ctx_id, wanted.1),
             // The program cannot go on otherwise.
-            Purpose::SwapIn | Purpose::Recover => {
+            Purpose::SwapIn | Purpose::Recover | Purpose::Load => {
                 self.world.handovers.admit(ctx_id, wanted.1).map_err(Failure::for_now)
             }
         };
@@ -82,6 +82,11 @@ impl Server {
                     &format!("{how}, and no other worker can go on: {}", Quoted(&failure.reason)),
                 );
             }
+            Purpose::Load if self.transferring.is_under_way() => {
+                self.load_fails(&format!("context {ctx_id}: {}", Quoted(&failure.reason)));
+            }
+            // The load has failed already.
+            Purpose::Load => {}
         }
     }
 
@@ -164,21 +169,24 @@ impl Server {
         for (ctx_id, reason) in self.world.workers.take_called_off() {
             self.fail(ctx_id, Failure::for_now(reason));
         }
-        for (ctx_id, change) in std::mem::take(&mut self.world.backlog.restarts) {
-            self.restart(ctx_id, change, Asker::Operator);
-        }
-        self.swaps_due(now);
         self.forget_ended();
         self.keep_rings_alive(now);
-        self.room_due(now);
-        self.checkpoints_due(now);
+        // Contexts that are saved rest together, and those that are loaded come back together.
+        if !self.transferring.is_under_way() {
+            for (ctx_id, change) in std::mem::take(&mut self.world.backlog.restarts) {
+                self.restart(ctx_id, change, Asker::Operator);
+            }
+            self.swaps_due(now);
+            self.room_due(now);
+            self.checkpoints_due(now);
+            self.restart_restlessly(now);
+        }
         for (ctx_id, due) in self.world.handovers.due(now) {
             match due {
                 Due::Again => self.try_hand_over(ctx_id, now),
                 Due::CallOff(reason) => self.fail(ctx_id, Failure::until_mended(reason)),
             }
         }
-        self.restart_restlessly(now);
     }
 
     fn restart_restlessly(&mut self, now: Instant) {
@@ -198,6 +206,7 @@ impl Server {
     fn successor_ready(&mut self, ctx_id: ContextId) {
         match self.world.handovers.get(ctx_id).map(|it| (it.stage, it.purpose)) {
             Some((Stage::Starts, Purpose::Recover)) => return self.hand_checkpoint(ctx_id),
+            Some((Stage::Starts, Purpose::Load)) => return self.loaded_is_ready(ctx_id),
             Some((Stage::Starts, Purpose::SwapIn)) => return self.try_hand_over(ctx_id, Instant::now()),
             Some((Stage::Starts, Purpose::SwapOut)) => {
                 if self.show_successor(ctx_id) {
@@ -307,6 +316,9 @@ impl Server {
         if self.world.lenders.is_anchored(ctx_id) {
             return self.lose(ctx_id, "its worker lends memory while it hands over");
         }
+        if self.has_saved(ctx_id) {
+            return;
+        }
         // If the hand-over was called off meanwhile, the worker has been told to go on.
         if self.world.workers.holds_back(ctx_id) {
             // This thread may not have heard yet that the worker has written.
@@ -323,6 +335,9 @@ impl Server {
     pub(super) fn worker_stays(&mut self, ctx_id: ContextId, reason: &str, for_now: bool) {
         if !self.world.workers.answers(ctx_id) {
             return self.lose(ctx_id, "an answer without a request");
+        }
+        if self.does_not_save(ctx_id, reason, for_now) {
+            return;
         }
         if self.world.workers.holds_back(ctx_id) {
             // A context that is swapped out goes on without the messages that wait for a driver.
@@ -420,6 +435,7 @@ impl Server {
         self.world.leaves_gpus(ctx_id, &hand_over.moves.leaves);
         match hand_over.purpose {
             Purpose::Recover => self.world.recovered(ctx_id, &how, took),
+            Purpose::Load => self.loaded(ctx_id),
             Purpose::SwapOut => {
                 self.world.room.leaves(ctx_id, old_number);
                 old_number.into_iter().for_each(|number| self.device.driver_holds(ctx_id, number));
@@ -510,6 +526,7 @@ impl World {
             Purpose::SwapOut => "swapped out",
             Purpose::SwapIn => "swapped in",
             Purpose::Recover => "recovered",
+            Purpose::Load => "loaded",
         };
         match &outcome {
             Ok(took) => self.log_hand_over(ctx_id, (asker, purpose), *took),
@@ -530,7 +547,7 @@ impl World {
         Took { pause, total }: Took,
     ) {
         let now = match purpose {
-            Purpose::Restart | Purpose::Recover => "has a new worker",
+            Purpose::Restart | Purpose::Recover | Purpose::Load => "has a new worker",
             Purpose::SwapOut => "is swapped out",
             Purpose::SwapIn => "is swapped in",
         };

@@ -4,9 +4,11 @@ use super::blobs::closer::Closer;
 use super::blobs::closing::Closing;
 use super::blobs::deposits::Deposits;
 use super::blobs::lenders::Lenders;
+use super::blobs::rings::Rings;
 use super::blobs::{Blobs, Export, Taken};
 use super::broker::Broker;
 use super::checkpoints::Checkpoints;
+use super::device_state::Transferring;
 use super::effects::{Backlog, World};
 use super::handover::HandOvers;
 use super::handover::Purpose;
@@ -21,7 +23,6 @@ use super::logging::event_log::{Advised, EventLog};
 use super::logging::fault;
 use super::manager::Told;
 use super::outdated::{End, Outdated};
-use super::rings::Rings;
 use super::setup::{EndRequest, Listen, take_signals};
 use super::succession::{Succession, serves};
 use super::window::Window;
@@ -108,6 +109,7 @@ const TOKEN_LISTENER: u64 = 2;
 const TOKEN_SIGNAL: u64 = 3;
 pub(super) const TOKEN_LAUNCHER: u64 = 4;
 const TOKEN_BROKER: u64 = 5;
+pub(super) const TOKEN_STATE: u64 = 6;
 pub(super) const TOKENS: Tokens = Tokens { kick: TOKEN_KICK, doorbell: TOKEN_DOORBELL };
 
 /// Requests taken from a queue before other work gets its turn; the thread takes the rest before it sleeps.
@@ -160,6 +162,8 @@ pub(super) struct Server {
     requests_since_asked: usize,
     /// The questions and accounts that wait for descriptors to be closed.
     pub(super) closing: Closing,
+    /// The transfer of the device's state that is under way.
+    pub(super) transferring: Transferring,
     done: bool,
     end_request: EndRequest,
     /// The socket to the device process that serves the frontend instead of this one.
@@ -251,6 +255,7 @@ impl Server {
             catching_up: Vec::new(),
             requests_since_asked: 0,
             closing: Closing::default(),
+            transferring: Transferring::default(),
             done: false,
             end_request,
             given: None,
@@ -284,6 +289,7 @@ impl Server {
             self.world.turns(now);
             self.settle();
             self.hand_overs_due(now);
+            self.transfer_due(now);
             self.world.order_keeper();
             self.world.signal();
             if memory_was_lost() {
@@ -318,6 +324,7 @@ impl Server {
             TOKEN_LISTENER => return self.accept(),
             TOKEN_LAUNCHER => return self.workers_ended(),
             TOKEN_BROKER => self.obey_broker(),
+            TOKEN_STATE => self.transfer_reports(),
             TOKEN_SIGNAL => {
                 log::info!("this device process ends, as a signal asks");
                 self.done = true;
@@ -433,6 +440,13 @@ impl Server {
         if let Some(end) = session.take_end() {
             return self.session_ended(&end);
         }
+        let is_running = session.vring(CONTROLQ).is_started();
+        self.transfer_wanted();
+        if is_running {
+            // This comes before the guest hears of answers to requests about this memory.
+            self.world.map_loaded();
+        }
+        let Some(session) = &self.world.session else { return Ok(()) };
         for index in 0..QUEUES {
             session.vring(index).release_held();
         }
@@ -457,6 +471,7 @@ impl Server {
 
     /// Frees everything that belongs to the frontend's VM.
     pub(super) fn end_session(&mut self) {
+        self.transferring = Transferring::None;
         // The connection is closed first, so that nothing is sent to the frontend any more.
         if self.world.session.take().is_some() {
             self.tell_frontend(false);
@@ -469,6 +484,9 @@ impl Server {
     }
 
     pub(super) fn run_queues(&mut self) {
+        if self.transferring.is_under_way() {
+            return;
+        }
         for index in 0..QUEUES {
             if let Some(session) = self.world.session.as_ref().filter(|_| !self.broken[index]) {
                 let vring = Arc::clone(session.vring(index));

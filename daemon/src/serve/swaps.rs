@@ -50,6 +50,7 @@ impl Server {
     /// A ring of a context that is swapped out has a command for the driver.
     pub(super) fn wakes(&mut self, ctx_id: ContextId) {
         match self.world.workers.is_swapped_out(ctx_id) {
+            true if self.transferring.is_under_way() => self.world.workers.is_awaited(ctx_id),
             true => self.swap_in(ctx_id),
             false => self.lose(ctx_id, "its worker asks for a driver that it has"),
         }

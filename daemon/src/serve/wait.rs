@@ -104,7 +104,8 @@ impl Server {
     }
 
     fn sound_queues(&self) -> impl Iterator<Item = &Arc<Vring>> {
-        let queues = (0..QUEUES).filter(|index| !self.broken[*index]);
+        let is_transferring = self.transferring.is_under_way();
+        let queues = (0..QUEUES).filter(move |index| !self.broken[*index] && !is_transferring);
         queues.filter_map(|index| self.world.session.as_ref().map(|session| session.vring(index)))
     }
 
@@ -117,7 +118,8 @@ impl Server {
         let checkpoints =
             [self.world.checkpoints.next_due(), self.world.alive_at, self.world.room.next_due()];
         let hand_overs = [self.world.handovers.next_due(), restless, idle].into_iter().chain(checkpoints);
-        let succession = [self.world.succession.next_due(), self.closing.next_due()];
+        let succession =
+            [self.world.succession.next_due(), self.closing.next_due(), self.transferring.next_due()];
         let hand_overs = hand_overs.chain(succession);
         let deadlines = workers.into_iter().chain(others).chain(hand_overs);
         deadlines.flatten().min()

@@ -1,5 +1,7 @@
 //! The state of the window in the frontend.
 
+use protocol::ids::ResourceId;
+
 /// The window, apart from the device's record of it.
 #[derive(Debug, Default)]
 pub(super) struct Window {
@@ -8,6 +10,8 @@ pub(super) struct Window {
     pub late: Vec<(u64, u64)>,
     /// Offset and bytes of mappings that the frontend is to remove as soon as it starts the device again.
     pub owed: Vec<(u64, u64)>,
+    /// Resources of a loaded state, with offset and bytes, that the frontend is to map as soon as it starts the device.
+    pub loaded: Vec<(ResourceId, u64, u64)>,
     pub table: Table,
 }
 

@@ -2,6 +2,7 @@
 //!
 //! It runs on the message thread. No message in use announces a reset: [`super::stops`] tells a reset from a pause.
 
+use super::device_state::{Direction, Transfer};
 use super::memory::MemoryTable;
 use super::requests::Requests;
 use super::shared::Shared;
@@ -227,6 +228,7 @@ impl VhostUserBackendReqHandlerMut for Handler {
             | VhostUserProtocolFeatures::CONFIG
             | VhostUserProtocolFeatures::BACKEND_SEND_FD
             | VhostUserProtocolFeatures::CONFIGURE_MEM_SLOTS
+            | VhostUserProtocolFeatures::DEVICE_STATE
             | VhostUserProtocolFeatures::SHMEM)
     }
 
@@ -306,15 +308,30 @@ impl VhostUserBackendReqHandlerMut for Handler {
 
     fn set_device_state_fd(
         &mut self,
-        _direction: VhostTransferStateDirection,
-        _phase: VhostTransferStatePhase,
-        _file: File,
+        direction: VhostTransferStateDirection,
+        VhostTransferStatePhase::STOPPED: VhostTransferStatePhase,
+        file: File,
     ) -> Result<Option<File>> {
-        Err(Error::InvalidOperation("no migration"))
+        let direction = match direction {
+            VhostTransferStateDirection::SAVE => Direction::Save,
+            VhostTransferStateDirection::LOAD => Direction::Load,
+        };
+        if self.shared.vrings.iter().any(|vring| vring.is_started()) {
+            log::error!("the frontend wants the device's state to be saved or loaded while queues run");
+            return Err(Error::InvalidOperation("a transfer of state while queues run"));
+        }
+        if !self.shared.transfers.wants(Transfer { direction, file }) {
+            return Err(Error::InvalidOperation("a second transfer of state at a time"));
+        }
+        self.shared.ring_doorbell();
+        Ok(None)
     }
 
     fn check_device_state(&mut self) -> Result<()> {
-        Err(Error::InvalidOperation("no migration"))
+        match self.shared.transfers.outcome() {
+            true => Ok(()),
+            false => Err(Error::InvalidOperation("the transfer of state has failed")),
+        }
     }
 
     fn get_shmem_config(&mut self) -> Result<VhostUserShMemConfig> {

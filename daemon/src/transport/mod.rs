@@ -9,6 +9,7 @@
 //! `vhost-user-backend` is not used: `docs/decisions-vhost-user-backend.md` says why, part by part.
 
 mod chain;
+mod device_state;
 mod error;
 #[cfg(any(test, feature = "fuzzing"))]
 #[cfg_attr(not(feature = "fuzzing"), allow(unreachable_pub, reason = "fuzz targets name its items"))]
@@ -27,6 +28,7 @@ mod succession;
 mod tests;
 mod vring;
 
+pub(crate) use device_state::{Direction, Transfer};
 pub(crate) use error::SessionError;
 pub(crate) use passed_files::PassedFiles;
 pub(crate) use pending::{PassedRequest, PendingResponse};
@@ -34,7 +36,7 @@ pub(crate) use requests::Asked;
 pub(crate) use session::Session;
 pub(crate) use shared::{DeviceConfig, Tokens};
 pub(crate) use succession::PassedSession;
-pub(crate) use vring::{NoRequest, Vring};
+pub(crate) use vring::{NoRequest, PassedAnswer, Vring};
 
 /// Index of the control queue.
 pub(crate) const CONTROLQ: usize = 0;

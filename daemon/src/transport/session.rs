@@ -1,6 +1,7 @@
 //! One frontend, from its connection to its disconnection.
 
 use super::CONTROLQ;
+use super::device_state::Transfer;
 use super::error::SessionError;
 use super::handler::Handler;
 use super::requests::{Asked, Requests, VERSION, next_channel};
@@ -195,8 +196,24 @@ impl Session {
         Ok(self.requests()?.ask(BackendReq::SHMEM_UNMAP, &body, None))
     }
 
+    /// Forgets all requests that are not answered, as at a reset: a queue's generation rises.
+    pub(crate) fn forget_requests(&self) {
+        self.shared.vrings.iter().for_each(|vring| vring.abandon());
+    }
+
+    /// Takes the transfer of the device's state that the frontend wants, if it wants one. The caller calls [`Self::transfer_ends`].
+    pub(crate) fn take_transfer(&self) -> Option<Transfer> {
+        self.shared.transfers.take()
+    }
+
+    /// Tells the frontend, as soon as it asks, whether the transfer has worked.
+    pub(crate) fn transfer_ends(&self, has_worked: bool) {
+        self.shared.transfers.ends(has_worked);
+    }
+
     /// Ends the session: sends no more requests to the frontend; [`Self::take_end`] soon returns an end.
     pub(crate) fn close(&self) {
+        self.shared.transfers.close();
         *self.shared.requests.lock() = None;
         let _ = self.connection.shutdown(Shutdown::Both);
     }
@@ -218,6 +235,7 @@ impl Drop for Session {
             false => self.shared.vrings.iter().for_each(|vring| vring.abandon()),
         }
         self.shared.set_listening(Listening::Ends);
+        self.shared.transfers.close();
         if let Some(thread) = self.thread.take() {
             // A panic has ended the process already.
             let _ = thread.join();

@@ -1,6 +1,7 @@
 //! This file holds the state that the device thread and the message thread of a session share.
 
 use super::QUEUES;
+use super::device_state::Transfers;
 use super::error::SessionError;
 use super::memory::Memory;
 use super::regions::Regions;
@@ -72,6 +73,8 @@ pub(super) struct Shared {
     pub halt: OwnedFd,
     pub listening: Mutex<Listening>,
     pub listening_changed: Condvar,
+    /// The transfer of the device's state that the frontend wants.
+    pub transfers: Transfers,
     pub ended: Mutex<Option<SessionError>>,
     pub is_over: AtomicBool,
 }
@@ -105,6 +108,7 @@ impl Shared {
             halt,
             listening: Mutex::default(),
             listening_changed: Condvar::new(),
+            transfers: Transfers::default(),
             ended: Mutex::new(None),
             is_over: AtomicBool::new(false),
         }))

@@ -52,6 +52,8 @@ struct State {
     calls: Calls,
     /// Answers that came due while the queue was stopped.
     held: Vec<Held>,
+    /// The driver is signalled at the next start: the state was loaded, and answers may have been put into the queue without a signal before.
+    reminds: bool,
 }
 
 /// The part of the queue that an open request holds.
@@ -62,7 +64,7 @@ pub(super) struct Chain {
     descriptors: u32,
 }
 
-#[derive(Debug)]
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
 struct Held {
     head: u16,
     segments: Vec<Segment>,
@@ -70,6 +72,10 @@ struct Held {
     /// A thread of the guest may wait for the answer.
     awaited: bool,
 }
+
+/// An answer that came due while the queue was stopped, written down for a later start.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(crate) struct PassedAnswer(Held);
 
 /// A queue, written down for another process: it owes answers only to requests that are passed on too.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -121,6 +127,7 @@ impl Vring {
             call: None,
             calls: Calls::new(tunables().calls),
             held: Vec::new(),
+            reminds: false,
         };
         Self { memory, state: Mutex::new(state), unanswered: AtomicU64::new(0) }
     }
@@ -257,12 +264,20 @@ impl Vring {
             for answer in std::mem::take(&mut state.held) {
                 self.put(&mut state, &answer);
             }
+            if std::mem::take(&mut state.reminds) {
+                state.call.iter().for_each(ring);
+            }
         }
     }
 
     /// Returns how often the queue was reset, modulo 2^32.
     pub(crate) fn generation(&self) -> u32 {
         self.state.lock().generation
+    }
+
+    /// Returns the number of requests that the queue can hold at most.
+    pub(crate) fn size_max(&self) -> usize {
+        self.state.lock().queue.max_size().into()
     }
 
     /// Returns whether the queue is started.
@@ -327,6 +342,20 @@ impl Vring {
             && queue.try_set_desc_table_address(descriptors).is_ok()
             && queue.try_set_avail_ring_address(available).is_ok()
             && queue.try_set_used_ring_address(used).is_ok()
+    }
+
+    /// Writes down the answers that came due while the queue was stopped, if the queue owes only those and `open` others.
+    pub(crate) fn held_answers(&self, open: usize) -> Option<Vec<PassedAnswer>> {
+        let state = self.state.lock();
+        let is_complete = !state.started && state.calls.open() as usize == open;
+        is_complete.then(|| state.held.iter().cloned().map(PassedAnswer).collect())
+    }
+
+    /// Gives the driver these answers as soon as the queue starts, and signals it then in any case.
+    pub(crate) fn answers_later(&self, answers: Vec<PassedAnswer>) {
+        let mut state = self.state.lock();
+        state.held.extend(answers.into_iter().map(|PassedAnswer(held)| held));
+        state.reminds = true;
     }
 
     /// Notes a request that another process has taken, with its descriptors in the queue's table. Returns the request's generation.
@@ -434,6 +463,7 @@ impl State {
     fn begin_generation(&mut self) {
         self.generation = self.generation.wrapping_add(1);
         self.held.clear();
+        self.reminds = false;
         self.held_descriptors = 0;
         self.calls = Calls::new(tunables().calls);
     }

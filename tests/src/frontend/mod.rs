@@ -11,5 +11,5 @@ pub mod virtqueue;
 pub mod window;
 
 pub use halt_poll::HaltPoll;
-pub use session::{Closer, Options, Session, Vmm};
+pub use session::{Closer, Options, Saved, Session, Vmm, load_only};
 pub use virtqueue::Traffic;

@@ -9,16 +9,18 @@ use super::window::{HOST_VISIBLE, Window};
 use anyhow::{Context, Result, ensure};
 use parking_lot::{Condvar, Mutex};
 use std::cell::{Cell, RefCell};
-use std::io::ErrorKind;
+use std::io::{self, ErrorKind, Read, Write};
 use std::net::Shutdown;
 use std::os::fd::AsRawFd;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{Builder, JoinHandle};
 use std::time::{Duration, Instant};
 use vhost::vhost_user::message::{
-    VhostUserConfigFlags, VhostUserHeaderFlag, VhostUserProtocolFeatures as ProtocolFeatures,
+    VhostTransferStateDirection as Direction, VhostTransferStatePhase as Phase, VhostUserConfigFlags,
+    VhostUserHeaderFlag, VhostUserProtocolFeatures as ProtocolFeatures,
 };
 use vhost::vhost_user::{Frontend, FrontendReqHandler, VhostUserFrontend};
 use vhost::{VhostBackend, VringConfigData};
@@ -88,13 +90,35 @@ pub struct Session {
     pub cursor: Arc<DriverQueue>,
     /// Region 1.
     pub window: Arc<Window>,
-    frontend: Frontend,
     features: u64,
     protocol_features: ProtocolFeatures,
     config: [u8; CONFIG_LEN],
     vmm: Vmm,
+    connection: Mutex<Connection>,
+}
+
+/// The connection to a daemon, and the threads that serve it.
+struct Connection {
+    frontend: Frontend,
     closed: Arc<Closed>,
     threads: Vec<JoinHandle<()>>,
+}
+
+/// The agreement with a daemon.
+struct Negotiated {
+    frontend: Frontend,
+    features: u64,
+    protocol_features: ProtocolFeatures,
+    window_size: u64,
+}
+
+/// A device that was saved while its rings were stopped.
+#[derive(Clone, Debug)]
+pub struct Saved {
+    /// The bytes that the daemon wrote.
+    pub state: Vec<u8>,
+    /// The ring positions.
+    pub bases: [u16; 2],
 }
 
 /// Ends a session from another thread.
@@ -117,6 +141,8 @@ struct Closed {
     /// Requests of the backend are served.
     serving: Mutex<bool>,
     serves: Condvar,
+    /// The queues go on with another daemon.
+    is_left: AtomicBool,
 }
 
 /// Bytes of a page.
@@ -140,21 +166,10 @@ impl Session {
     /// Runs the whole negotiation on a connected socket and starts both queues.
     pub fn start(stream: UnixStream, options: Options) -> Result<Self> {
         let socket = stream.try_clone().context("the session's socket")?;
-        let mut frontend = Frontend::from_stream(stream, 2);
-        frontend.set_owner()?;
-        let offered = frontend.get_features().context("GET_FEATURES")?;
-        ensure!(offered & PROTOCOL_FEATURES != 0, "the backend has no protocol features");
-        let features = offered & options.features & !PROTOCOL_FEATURES;
-        ensure!(features & 1 << VIRTIO_F_VERSION_1 != 0, "VIRTIO_F_VERSION_1 is not offered");
-        let protocol_features = negotiate_protocol(&mut frontend, options.vmm)?;
-        ensure!(frontend.get_queue_num()? == 2, "a virtio-gpu has two queues");
-        let shmem = frontend.get_shmem_config().context("GET_SHMEM_CONFIG")?;
-        let size = shmem.memory_sizes[usize::from(HOST_VISIBLE)];
-        ensure!(shmem.nregions == 1 && size > 0, "{} regions, region 1 has {size} bytes", { shmem.nregions });
-        let window = Arc::new(Window::new(size, (options.vmm == Vmm::Qemu).then(|| frontend.clone()))?);
-        let mut channel = FrontendReqHandler::new(Arc::clone(&window))?;
-        channel.set_reply_ack_flag(true);
-        frontend.set_backend_request_fd(&channel.get_tx_raw_fd()).context("SET_BACKEND_REQ_FD")?;
+        let Negotiated { mut frontend, features, protocol_features, window_size } =
+            negotiate(stream, options.features, options.vmm)?;
+        let window = Arc::new(Window::new(window_size, announces(&frontend, options.vmm))?);
+        let channel = channel(&mut frontend, &window)?;
         let config = probe(&mut frontend, options.vmm)?;
 
         let ram = Arc::new(GuestRam::new(options.ram_size)?);
@@ -164,35 +179,102 @@ impl Session {
         };
         let control = Arc::new(DriverQueue::new(Arc::clone(&ram), options.control_size, ring_features)?);
         let cursor = Arc::new(DriverQueue::new(Arc::clone(&ram), 16, ring_features)?);
-        let stop = EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK)?;
-        let closed = Arc::new(Closed {
-            socket,
-            stop,
-            over: Mutex::new(false),
-            changed: Condvar::new(),
-            serving: Mutex::new(options.vmm == Vmm::Qemu),
-            serves: Condvar::new(),
-        });
-        let mut session = Self {
+        let closed = Arc::new(Closed::of(socket, options.vmm)?);
+        let connection = Mutex::new(Connection { frontend, closed, threads: Vec::new() });
+        let session = Self {
             ram,
             control,
             cursor,
             window,
-            frontend,
             features,
             protocol_features,
             config,
             vmm: options.vmm,
-            closed,
-            threads: Vec::new(),
+            connection,
         };
         session.spawn_threads(channel)?;
-        session.frontend.set_features(features | PROTOCOL_FEATURES).context("SET_FEATURES")?;
-        if options.vmm == Vmm::Qemu {
-            session.frontend.add_mem_region(&session.ram.region()?).context("ADD_MEM_REG")?;
-        }
+        session.frontend().set_features(features | PROTOCOL_FEATURES).context("SET_FEATURES")?;
+        session.announce_ram()?;
         session.start_rings(0, 0)?;
         Ok(session)
+    }
+
+    /// Has the daemon write the device down: the rings stop, and stay stopped until [`Self::cont`] or [`Self::go_on_with`].
+    pub fn save(&self) -> Result<Saved> {
+        let (bases, frontend) = (self.stop_rings()?, self.frontend());
+        let (mut reads, writes) = io::pipe()?;
+        let own = frontend.set_device_state_fd(Direction::SAVE, Phase::STOPPED, writes.into());
+        ensure!(own.context("SET_DEVICE_STATE_FD")?.is_none(), "the backend has a descriptor of its own");
+        let mut state = Vec::new();
+        reads.read_to_end(&mut state)?;
+        frontend.check_device_state().context("CHECK_DEVICE_STATE")?;
+        Ok(Saved { state, bases })
+    }
+
+    /// Lets the daemon go on after [`Self::save`], whether it has worked or not.
+    pub fn go_on(&self, [control, cursor]: [u16; 2]) -> Result<()> {
+        if self.vmm == Vmm::Qemu {
+            self.frontend().set_features(self.features | PROTOCOL_FEATURES).context("SET_FEATURES")?;
+        }
+        self.start_rings(control, cursor)
+    }
+
+    /// The positions of stopped rings.
+    ///
+    /// # Errors
+    /// The daemon is gone.
+    pub fn positions(&self) -> Result<[u16; 2]> {
+        self.stop_rings()
+    }
+
+    /// Leaves the daemon, and goes on with another one at this socket, which loads the device as it was saved. The driver's queues stay as they are,
+    /// as a VMM restores them with the guest's memory.
+    pub fn go_on_with(&self, stream: UnixStream, saved: &Saved) -> Result<()> {
+        let socket = stream.try_clone().context("the session's socket")?;
+        let Negotiated { mut frontend, features, protocol_features, window_size } =
+            negotiate(stream, self.features, self.vmm)?;
+        ensure!(
+            (features, protocol_features, window_size)
+                == (self.features, self.protocol_features, self.window.size()),
+            "the other daemon has another device"
+        );
+        self.leave();
+        self.window.begin_anew(announces(&frontend, self.vmm));
+        let channel = channel(&mut frontend, &self.window)?;
+        let closed = Arc::new(Closed::of(socket, self.vmm)?);
+        *self.connection.lock() = Connection { frontend: frontend.clone(), closed, threads: Vec::new() };
+        self.spawn_threads(channel)?;
+        frontend.set_features(features | PROTOCOL_FEATURES).context("SET_FEATURES")?;
+        load(&frontend, &saved.state)?;
+        self.announce_ram()?;
+        let [control, cursor] = saved.bases;
+        self.start_rings(control, cursor)
+    }
+
+    /// Ends the connection, and leaves the queues to the next.
+    fn leave(&self) {
+        let (closed, threads) = {
+            let mut connection = self.connection.lock();
+            (Arc::clone(&connection.closed), std::mem::take(&mut connection.threads))
+        };
+        closed.is_left.store(true, Ordering::SeqCst);
+        closed.finish();
+        threads.into_iter().for_each(|thread| drop(thread.join()));
+    }
+
+    fn frontend(&self) -> Frontend {
+        self.connection.lock().frontend.clone()
+    }
+
+    fn closed(&self) -> Arc<Closed> {
+        Arc::clone(&self.connection.lock().closed)
+    }
+
+    fn announce_ram(&self) -> Result<()> {
+        match self.vmm {
+            Vmm::Qemu => self.frontend().add_mem_region(&self.ram.region()?).map(drop).context("ADD_MEM_REG"),
+            Vmm::Crosvm => Ok(()),
+        }
     }
 
     /// Negotiated virtio feature bits.
@@ -212,40 +294,42 @@ impl Session {
 
     /// Returns whether the daemon closed the session or broke the protocol.
     pub fn is_over(&self) -> bool {
-        *self.closed.over.lock()
+        *self.closed().over.lock()
     }
 
     /// Blocks until either side has ended the session, or the time is over.
     pub fn wait_until_over(&self, timeout: Duration) -> bool {
-        let mut over = self.closed.over.lock();
-        self.closed.changed.wait_while_for(&mut over, |over| !*over, timeout);
+        let closed = self.closed();
+        let mut over = closed.over.lock();
+        closed.changed.wait_while_for(&mut over, |over| !*over, timeout);
         *over
     }
 
     /// A handle that ends the session.
     pub fn closer(&self) -> Closer {
-        Closer(Arc::clone(&self.closed))
+        Closer(self.closed())
     }
 
     /// Pauses as a VMM does: the rings stop, all other state stays. Returns both ring positions.
     pub fn stop(&mut self) -> Result<[u16; 2]> {
-        let mut bases = [0; 2];
+        self.stop_rings()
+    }
+
+    fn stop_rings(&self) -> Result<[u16; 2]> {
+        let (mut bases, mut frontend) = ([0; 2], self.frontend());
         for (index, base) in bases.iter_mut().enumerate() {
-            self.frontend.set_vring_enable(index, false)?;
-            *base = u16::try_from(self.frontend.get_vring_base(index)?)?;
+            frontend.set_vring_enable(index, false)?;
+            *base = u16::try_from(frontend.get_vring_base(index)?)?;
         }
         if self.vmm == Vmm::Crosvm {
-            *self.closed.serving.lock() = false;
+            *self.closed().serving.lock() = false;
         }
         Ok(bases)
     }
 
     /// Continues as a VMM does: the rings start where they stopped.
-    pub fn cont(&mut self, [control, cursor]: [u16; 2]) -> Result<()> {
-        if self.vmm == Vmm::Qemu {
-            self.frontend.set_features(self.features | PROTOCOL_FEATURES).context("SET_FEATURES")?;
-        }
-        self.start_rings(control, cursor)
+    pub fn cont(&mut self, bases: [u16; 2]) -> Result<()> {
+        self.go_on(bases)
     }
 
     /// Resets the guest, whose driver then probes the device again, as a VMM does. The backend gets no message; the VMM decides which mappings remain
@@ -255,19 +339,20 @@ impl Session {
         let dropped = if self.vmm == Vmm::Qemu { self.window.drop_all() } else { Vec::new() };
         self.control.reset()?;
         self.cursor.reset()?;
-        probe(&mut self.frontend, self.vmm)?;
+        let mut frontend = self.frontend();
+        probe(&mut frontend, self.vmm)?;
         if self.vmm == Vmm::Qemu {
-            self.frontend.set_features(self.features | PROTOCOL_FEATURES).context("SET_FEATURES")?;
+            frontend.set_features(self.features | PROTOCOL_FEATURES).context("SET_FEATURES")?;
         }
         for region in dropped {
-            self.frontend.remove_mem_region(&region).context("REM_MEM_REG")?;
+            frontend.remove_mem_region(&region).context("REM_MEM_REG")?;
         }
         self.start_rings(0, 0)
     }
 
     /// Has the backend signal the control queue's used buffers here.
     pub fn set_call(&mut self, call: &EventFd) -> Result<()> {
-        self.frontend.set_vring_call(0, call).context("SET_VRING_CALL")
+        self.frontend().set_vring_call(0, call).context("SET_VRING_CALL")
     }
 
     /// Plugs `pages` pages of memory into the guest, one after the other, behind its present memory.
@@ -279,20 +364,21 @@ impl Session {
         region.userspace_addr += behind;
         region.memory_size = PAGE;
         for page in 0..pages {
-            self.frontend.add_mem_region(&region).with_context(|| format!("ADD_MEM_REG of page {page}"))?;
+            self.frontend().add_mem_region(&region).with_context(|| format!("ADD_MEM_REG of page {page}"))?;
             region.guest_phys_addr += PAGE;
             region.userspace_addr += PAGE;
         }
         Ok(())
     }
 
-    fn start_rings(&mut self, control_base: u16, cursor_base: u16) -> Result<()> {
+    fn start_rings(&self, control_base: u16, cursor_base: u16) -> Result<()> {
+        let mut frontend = self.frontend();
         if self.vmm == Vmm::Crosvm {
-            self.frontend.set_mem_table(&self.ram.regions(3)?).context("SET_MEM_TABLE")?;
+            frontend.set_mem_table(&self.ram.regions(3)?).context("SET_MEM_TABLE")?;
         }
         for (index, queue, base) in [(0, &self.control, control_base), (1, &self.cursor, cursor_base)] {
             let ring = queue.addresses();
-            self.frontend.set_vring_num(index, queue.size()).context("SET_VRING_NUM")?;
+            frontend.set_vring_num(index, queue.size()).context("SET_VRING_NUM")?;
             let data = VringConfigData {
                 queue_max_size: queue.size(),
                 queue_size: queue.size(),
@@ -304,42 +390,44 @@ impl Session {
             };
             match self.vmm {
                 Vmm::Qemu => {
-                    self.frontend.set_vring_base(index, base)?;
-                    self.frontend.set_vring_addr(index, &data).context("SET_VRING_ADDR")?;
+                    frontend.set_vring_base(index, base)?;
+                    frontend.set_vring_addr(index, &data).context("SET_VRING_ADDR")?;
                 }
                 Vmm::Crosvm => {
-                    self.frontend.set_vring_addr(index, &data).context("SET_VRING_ADDR")?;
-                    self.frontend.set_vring_base(index, base)?;
+                    frontend.set_vring_addr(index, &data).context("SET_VRING_ADDR")?;
+                    frontend.set_vring_base(index, base)?;
                 }
             }
-            self.frontend.set_vring_call(index, &queue.call)?;
-            self.frontend.set_vring_kick(index, &queue.kick)?;
-            self.frontend.set_vring_enable(index, true)?;
+            frontend.set_vring_call(index, &queue.call)?;
+            frontend.set_vring_kick(index, &queue.kick)?;
+            frontend.set_vring_enable(index, true)?;
         }
         match self.vmm {
             // This kick announces the requests that the driver made available while the rings were stopped.
             Vmm::Qemu => self.control.kick.write(1)?,
             Vmm::Crosvm => {
-                *self.closed.serving.lock() = true;
-                self.closed.serves.notify_all();
+                let closed = self.closed();
+                *closed.serving.lock() = true;
+                closed.serves.notify_all();
             }
         }
         Ok(())
     }
 
-    fn spawn_threads(&mut self, channel: FrontendReqHandler<Window>) -> Result<()> {
-        let closed = Arc::clone(&self.closed);
+    fn spawn_threads(&self, channel: FrontendReqHandler<Window>) -> Result<()> {
+        let (closed, threads) = (self.closed(), &mut self.connection.lock().threads);
         let (requests, vmm) = (Builder::new().name("backend-requests".into()), self.vmm);
-        let window = Arc::clone(&self.window);
-        self.threads.push(requests.spawn(move || {
-            closed.ends_with("backend channel", |closed| serve_requests(closed, channel, &window, vmm));
+        let (window, of_requests) = (Arc::clone(&self.window), Arc::clone(&closed));
+        threads.push(requests.spawn(move || {
+            of_requests.ends_with("backend channel", |closed| serve_requests(closed, channel, &window, vmm));
         })?);
-        let closed = Arc::clone(&self.closed);
         let queues = [Arc::clone(&self.control), Arc::clone(&self.cursor)];
         let completions = Builder::new().name("completions".into());
-        self.threads.push(completions.spawn(move || {
+        threads.push(completions.spawn(move || {
             closed.ends_with("completions", |c| reap_queues(c, &queues));
-            queues.iter().for_each(|queue| queue.close());
+            if !closed.is_left.load(Ordering::SeqCst) {
+                queues.iter().for_each(|queue| queue.close());
+            }
         })?);
         Ok(())
     }
@@ -347,14 +435,27 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        self.closed.finish();
-        for thread in self.threads.drain(..) {
+        let connection = self.connection.get_mut();
+        connection.closed.finish();
+        for thread in connection.threads.drain(..) {
             let _ = thread.join();
         }
     }
 }
 
 impl Closed {
+    fn of(socket: UnixStream, vmm: Vmm) -> Result<Self> {
+        Ok(Self {
+            socket,
+            stop: EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK)?,
+            over: Mutex::new(false),
+            changed: Condvar::new(),
+            serving: Mutex::new(vmm == Vmm::Qemu),
+            serves: Condvar::new(),
+            is_left: AtomicBool::new(false),
+        })
+    }
+
     /// Runs one of the session's threads; the session ends with the thread.
     fn ends_with(&self, what: &str, body: impl FnOnce(&Self) -> Result<()>) {
         if let Err(e) = body(self) {
@@ -449,6 +550,58 @@ fn reap_queues(closed: &Closed, queues: &[Arc<DriverQueue>; 2]) -> Result<()> {
     for_each_event(&epoll, |token| queues[usize::from(token != 0)].answer_call())
 }
 
+/// Has a daemon load a device that was saved, in a session that then ends. The queues are never started.
+///
+/// # Errors
+/// There is no daemon, or it does not load the device.
+pub fn load_only(path: &Path, vmm: Vmm, state: &[u8]) -> Result<()> {
+    let negotiated = negotiate(UnixStream::connect(path)?, u64::MAX, vmm)?;
+    let features = negotiated.features | PROTOCOL_FEATURES;
+    negotiated.frontend.set_features(features).context("SET_FEATURES")?;
+    load(&negotiated.frontend, state)
+}
+
+fn load(frontend: &Frontend, state: &[u8]) -> Result<()> {
+    let (reads, mut writes) = io::pipe()?;
+    let own = frontend.set_device_state_fd(Direction::LOAD, Phase::STOPPED, reads.into());
+    ensure!(own.context("SET_DEVICE_STATE_FD")?.is_none(), "the backend has a descriptor of its own");
+    std::thread::scope(|scope| {
+        // A daemon that finds a fault reads no further.
+        scope.spawn(move || drop(writes.write_all(state)));
+        frontend.check_device_state().context("CHECK_DEVICE_STATE")
+    })
+}
+
+fn negotiate(stream: UnixStream, features: u64, vmm: Vmm) -> Result<Negotiated> {
+    let mut frontend = Frontend::from_stream(stream, 2);
+    frontend.set_owner()?;
+    let offered = frontend.get_features().context("GET_FEATURES")?;
+    ensure!(offered & PROTOCOL_FEATURES != 0, "the backend has no protocol features");
+    let features = offered & features & !PROTOCOL_FEATURES;
+    ensure!(features & 1 << VIRTIO_F_VERSION_1 != 0, "VIRTIO_F_VERSION_1 is not offered");
+    let protocol_features = negotiate_protocol(&mut frontend, vmm)?;
+    ensure!(frontend.get_queue_num()? == 2, "a virtio-gpu has two queues");
+    let shmem = frontend.get_shmem_config().context("GET_SHMEM_CONFIG")?;
+    let window_size = shmem.memory_sizes[usize::from(HOST_VISIBLE)];
+    ensure!(shmem.nregions == 1 && window_size > 0, "{} regions, region 1 has {window_size} bytes", {
+        shmem.nregions
+    });
+    Ok(Negotiated { frontend, features, protocol_features, window_size })
+}
+
+/// The frontend that announces each mapping, if this VMM does that.
+fn announces(frontend: &Frontend, vmm: Vmm) -> Option<Frontend> {
+    (vmm == Vmm::Qemu).then(|| frontend.clone())
+}
+
+/// The channel on which the backend has its requests served.
+fn channel(frontend: &mut Frontend, window: &Arc<Window>) -> Result<FrontendReqHandler<Window>> {
+    let mut channel = FrontendReqHandler::new(Arc::clone(window))?;
+    channel.set_reply_ack_flag(true);
+    frontend.set_backend_request_fd(&channel.get_tx_raw_fd()).context("SET_BACKEND_REQ_FD")?;
+    Ok(channel)
+}
+
 fn negotiate_protocol(frontend: &mut Frontend, vmm: Vmm) -> Result<ProtocolFeatures> {
     let wanted = ProtocolFeatures::MQ
         | ProtocolFeatures::REPLY_ACK
@@ -456,6 +609,7 @@ fn negotiate_protocol(frontend: &mut Frontend, vmm: Vmm) -> Result<ProtocolFeatu
         | ProtocolFeatures::CONFIG
         | ProtocolFeatures::BACKEND_SEND_FD
         | ProtocolFeatures::CONFIGURE_MEM_SLOTS
+        | ProtocolFeatures::DEVICE_STATE
         | ProtocolFeatures::SHMEM;
     let offered = frontend.get_protocol_features().context("GET_PROTOCOL_FEATURES")?;
     ensure!(

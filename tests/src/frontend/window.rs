@@ -65,7 +65,7 @@ pub struct Window {
     /// Milliseconds that each request to unmap takes.
     unmaps_take: AtomicU64,
     /// The vhost-user frontend that announces every mapping as a memory region, as QEMU does; `None` if none is announced.
-    announce: Option<Frontend>,
+    announce: Mutex<Option<Frontend>>,
     /// Changes of the memory table that are not announced yet. QEMU announces a change after its acknowledgement.
     changes: Mutex<Vec<Change>>,
     /// The lock whose holder delays announcements.
@@ -92,7 +92,7 @@ impl Window {
             mapping: Mutex::default(),
             unmapping: Mutex::default(),
             unmaps_take: AtomicU64::new(0),
-            announce,
+            announce: Mutex::new(announce),
             changes: Mutex::default(),
             announcing: Mutex::default(),
         })
@@ -142,7 +142,7 @@ impl Window {
     pub(super) fn announce(&self) {
         let _held = self.announcing.lock();
         let mut changes = self.changes.lock();
-        let Some(frontend) = &self.announce else { return changes.clear() };
+        let Some(frontend) = self.announce.lock().clone() else { return changes.clear() };
         for change in changes.drain(..) {
             let mut frontend = frontend.clone();
             let announced = match &change {
@@ -153,6 +153,15 @@ impl Window {
                 self.violations.lock().push(format!("the backend refused a change of the table: {error}"));
             }
         }
+    }
+
+    /// Begins anew with another backend: nothing is mapped, and mappings are announced by this frontend.
+    pub(super) fn begin_anew(&self, announce: Option<Frontend>) {
+        let mut changes = self.changes.lock();
+        changes.clear();
+        self.maps.lock().clear();
+        self.dropped.lock().clear();
+        *self.announce.lock() = announce;
     }
 
     /// Number of live mappings.

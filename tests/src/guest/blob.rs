@@ -22,6 +22,19 @@ pub struct Blob {
     pub mapping: Option<(u64, WindowMap)>,
 }
 
+impl Blob {
+    /// Finds the memory that lies at the blob's place of the window now: another daemon has made it anew.
+    ///
+    /// # Errors
+    /// Nothing is mapped there.
+    pub fn find_again(&mut self, gpu: &Gpu) -> Result<()> {
+        if let Some((offset, map)) = &mut self.mapping {
+            *map = gpu.session.window.get(*offset).context("the blob is not mapped any more")?;
+        }
+        Ok(())
+    }
+}
+
 impl Gpu {
     /// CREATE_BLOB of host memory, CTX_ATTACH_RESOURCE, and MAP_BLOB if it is mappable. `size` is rounded up to pages.
     pub fn create_blob(

@@ -109,6 +109,20 @@ impl Ring {
         })
     }
 
+    /// Finds the ring's memory in the window: another daemon has made it anew.
+    ///
+    /// # Errors
+    /// It is not mapped there.
+    pub fn find_again(&mut self) -> Result<()> {
+        for (blob, memory) in
+            [(&mut self.blob, &mut self.memory), (&mut self.reply_blob, &mut self.reply_memory)]
+        {
+            blob.find_again(&self.gpu)?;
+            *memory = blob.mapping.as_ref().context("shared memory is mapped")?.1.map()?;
+        }
+        Ok(())
+    }
+
     /// The ring's id on the wire.
     pub fn id(&self) -> u64 {
         self.id

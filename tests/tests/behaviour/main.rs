@@ -8,6 +8,7 @@ mod closed_pipes;
 mod completions;
 mod contexts;
 mod dashboard;
+mod device_state;
 mod doctor;
 mod external_memory;
 mod fences;

@@ -30,6 +30,7 @@ fn protocol_features_are_exactly_those_qemu_needs() -> Result<()> {
         | ProtocolFeatures::CONFIG
         | ProtocolFeatures::BACKEND_SEND_FD
         | ProtocolFeatures::CONFIGURE_MEM_SLOTS
+        | ProtocolFeatures::DEVICE_STATE
         | ProtocolFeatures::SHMEM;
     // STATUS would abort QEMU.
     assert_eq!(guest.session.protocol_features(), expected);

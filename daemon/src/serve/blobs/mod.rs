@@ -4,6 +4,7 @@ pub(super) mod closer;
 pub(super) mod closing;
 pub(super) mod deposits;
 pub(super) mod lenders;
+pub(super) mod rings;
 
 use self::lenders::Lenders;
 use crate::transport::PassedFiles;
@@ -13,6 +14,8 @@ use protocol::venus::generated::VkResult;
 use rustc_hash::FxHashMap;
 use serde::{Deserialize, Serialize};
 use shm::{self, FixedFile, Mapping, ResultWords};
+use std::collections::BTreeMap;
+use std::collections::btree_map::Entry;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
 use std::sync::Arc;
@@ -67,6 +70,16 @@ pub(super) struct PassedBlobs {
     /// Each resource, with the context whose driver lends its memory, if one does.
     resources: Vec<(ResourceId, Option<ContextId>)>,
     made: Vec<MemoryId>,
+}
+
+/// A memory file.
+#[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
+pub(in crate::serve) struct SavedFile {
+    pub(in crate::serve) bytes: u64,
+    /// The piece that the file is, if it counts for a worker.
+    pub(in crate::serve) piece: Option<MemoryId>,
+    /// The resources whose memory it is.
+    pub(in crate::serve) resources: Vec<ResourceId>,
 }
 
 /// Memory of a resource.
@@ -222,10 +235,68 @@ impl Blobs {
         Ok(())
     }
 
+    /// Writes the memory files down for a state of the device, with their descriptors.
+    ///
+    /// # Errors
+    ///
+    /// A driver lends memory, which no other process can have, or the system refuses.
+    pub(super) fn save(&self) -> io::Result<(Vec<SavedFile>, Vec<OwnedFd>)> {
+        let mut files: BTreeMap<(u64, u64), (SavedFile, &OwnedFd)> = BTreeMap::new();
+        for (memory, (file, identity)) in &self.made {
+            let saved = SavedFile { bytes: length(file)?, piece: Some(*memory), resources: Vec::new() };
+            files.insert(*identity, (saved, file));
+        }
+        for (resource_id, File { fd, lender }) in &self.files {
+            if lender.is_some() {
+                return Err(io::Error::other("a driver lends memory that the guest has mapped"));
+            }
+            let saved = match files.entry(identity(fd)?) {
+                Entry::Occupied(there) => &mut there.into_mut().0,
+                Entry::Vacant(new) => {
+                    let saved = SavedFile { bytes: length(fd)?, piece: None, resources: Vec::new() };
+                    &mut new.insert((saved, fd)).0
+                }
+            };
+            saved.resources.push(*resource_id);
+        }
+        let copied = files.into_values().map(|(saved, file)| Ok((saved, file.try_clone()?)));
+        Ok(copied.collect::<io::Result<Vec<_>>>()?.into_iter().unzip())
+    }
+
+    /// Makes the memory files of a state, full of zeroes. Returns their descriptors.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses; the caller forgets all memory then.
+    pub(super) fn load(&mut self, files: &[SavedFile]) -> io::Result<Vec<OwnedFd>> {
+        let make = |SavedFile { bytes, piece, resources }: &SavedFile| {
+            let name = if piece.is_some() { "vulkan-memory" } else { "virtio-gpu blob" };
+            let file = shm::create(name, *bytes)?;
+            for resource_id in resources {
+                self.files.insert(*resource_id, File { fd: file.try_clone()?, lender: None });
+            }
+            if let Some(memory) = piece {
+                self.made.insert(*memory, (Arc::new(file.try_clone()?), identity(&file)?));
+            }
+            Ok(file)
+        };
+        files.iter().map(make).collect()
+    }
+
+    /// Forgets all memory, which no driver lends.
+    pub(super) fn forget_all(&mut self) {
+        self.files.clear();
+        self.made.clear();
+    }
+
     /// Lets go of a resource's memory; returns the descriptor of a device, which may take long to close.
     pub(super) fn remove(&mut self, resource_id: ResourceId) -> Option<OwnedFd> {
         self.files.remove(&resource_id).filter(|file| file.lender.is_some()).map(|file| file.fd)
     }
+}
+
+fn length(file: &OwnedFd) -> io::Result<u64> {
+    u64::try_from(rustix::fs::fstat(file)?.st_size).map_err(io::Error::other)
 }
 
 fn identity(file: &OwnedFd) -> io::Result<(u64, u64)> {

@@ -66,6 +66,8 @@ pub(super) enum Purpose {
     SwapIn,
     /// The context's worker has died by itself: its successor takes over the state in the checkpoint.
     Recover,
+    /// The context was loaded from a file of the frontend, and has no worker yet.
+    Load,
 }
 
 /// The stage of a hand-over.
@@ -178,7 +180,9 @@ impl HandOvers {
             return Err("it is being restarted already".into());
         }
         // Programs that want to go on are not kept waiting, and their contexts have one driver each.
-        if !matches!(purpose, Purpose::SwapIn | Purpose::Recover) && self.under_way.len() >= HAND_OVERS_MAX {
+        if !matches!(purpose, Purpose::SwapIn | Purpose::Recover | Purpose::Load)
+            && self.under_way.len() >= HAND_OVERS_MAX
+        {
             return Err(format!(
                 "limit hand_overs ({HAND_OVERS_MAX}) reached: restart it when others of the VM are done"
             ));
@@ -209,7 +213,14 @@ impl HandOvers {
         }
     }
 
-    /// The successor has been told to take over the checkpoint of its dead predecessor. Returns whether that step was due.
+    /// The successor has started, and waits until this time for its turn to take its context over.
+    pub(super) fn waits_for_turn(&mut self, ctx_id: ContextId, until: Instant) {
+        if let Some(hand_over) = self.under_way.get_mut(&ctx_id) {
+            hand_over.until = until;
+        }
+    }
+
+    /// The successor has been told to take over the checkpoint of its dead predecessor, or a loaded context. Returns whether that step was due.
     pub(super) fn recovers(&mut self, ctx_id: ContextId, now: Instant) -> bool {
         let hand_over = self.under_way.get_mut(&ctx_id).filter(|it| it.stage == Stage::Starts);
         let Some(hand_over) = hand_over else { return false };

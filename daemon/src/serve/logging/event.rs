@@ -25,6 +25,12 @@ pub(in crate::serve) enum DeviceEvent<'a> {
     ShortRequest,
     /// The frontend has not announced a change of its mappings within this time.
     TableUnchanged(Duration),
+    /// The state of so many contexts was written into the frontend's file within this time.
+    StateSaved(usize, Span),
+    StateNotSaved(&'a dyn fmt::Display),
+    /// The device goes on with the state of so many contexts, which was read within this time.
+    StateLoaded(usize, Span),
+    StateNotLoaded(&'a dyn fmt::Display),
     /// The host cannot do what a request needs.
     Failed {
         what: &'static str,
@@ -104,6 +110,10 @@ impl DeviceEvent<'_> {
             Self::BrokenQueue(_) => (Level::Warn, "broken queue"),
             Self::ShortRequest => (Level::Warn, "request without header"),
             Self::TableUnchanged(_) => (Level::Warn, "memory table"),
+            Self::StateSaved(..) => (Level::Info, "state saved"),
+            Self::StateNotSaved(_) => (Level::Error, "state not saved"),
+            Self::StateLoaded(..) => (Level::Info, "state loaded"),
+            Self::StateNotLoaded(_) => (Level::Error, "state not loaded"),
             Self::Failed { what, .. } => (Level::Warn, what),
         }
     }
@@ -128,6 +138,21 @@ impl fmt::Display for DeviceEvent<'_> {
                  first bytes that it writes there",
                 Span(time)
             ),
+            Self::StateSaved(contexts, took) => {
+                write!(
+                    f,
+                    "the state of the GPU is saved for the frontend, with {contexts} contexts, in {took}"
+                )
+            }
+            Self::StateNotSaved(why) => {
+                write!(f, "the state of the GPU is not saved, and the VM's programs go on: {why}")
+            }
+            Self::StateLoaded(contexts, took) => {
+                write!(f, "the state of the GPU is loaded, with {contexts} contexts, in {took}")
+            }
+            Self::StateNotLoaded(why) => {
+                write!(f, "the state of the GPU is not loaded, and the GPU is as after power-on: {why}")
+            }
             Self::Failed { what, why } => write!(f, "{what}: {why}"),
         }
     }

@@ -79,8 +79,7 @@ impl Workers {
     ///
     /// The reason why another process cannot take the workers over now.
     pub(in crate::serve) fn may_pass_on(&self) -> Result<(), &'static str> {
-        let is_over = self.ending.is_empty() && self.ended.is_empty() && self.orphans.is_empty();
-        if !is_over {
+        if self.are_ending() {
             return Err("workers of programs that have ended are still there");
         }
         if !(self.successors.is_empty() && self.awaited.is_empty() && self.called_off.is_empty()) {

@@ -1,12 +1,13 @@
 //! This module starts worker processes, sends them messages and ends them. It kills a worker that does not end in time or does not read.
 //!
 //! `successors` has the workers that are to take a context over, `inherited` those that a device process of another program has started, `crashes`
-//! those that die by themselves, `backlogs` the bound on the messages that wait for workers.
+//! those that die by themselves, `transfers` those of contexts that are saved or loaded, `backlogs` the bound on the messages that wait for workers.
 
 mod backlogs;
 mod crashes;
 mod inherited;
 mod successors;
+mod transfers;
 
 use self::backlogs::Backlogs;
 use self::crashes::{Kept, Life};

@@ -1,6 +1,8 @@
 //! This file writes the device down for a device process of another program that serves the guest from then on, and builds it up there: contexts with
 //! their open fences, resources, mappings, and the memory that counts for each. The guest notices nothing.
 
+mod admission;
+
 use super::Device;
 use super::context::{Context, ContextState};
 use super::pieces::{Holdings, Piece, Waiting};

@@ -4,7 +4,7 @@
 //! ALIVE was missing for ten seconds. Workers are not believed: only a resource that the context sees is written to, and only a word that drivers
 //! take bits away from.
 
-use super::blobs::Blobs;
+use super::Blobs;
 use protocol::ids::{ContextId, ResourceId};
 use protocol::venus::generated::RingStatusFlagsMESA;
 use rustc_hash::FxHashMap;
@@ -12,14 +12,14 @@ use serde::{Deserialize, Serialize};
 
 /// The table of rings.
 #[derive(Debug)]
-pub(super) struct Rings {
+pub(in crate::serve) struct Rings {
     per_context: usize,
     contexts: FxHashMap<ContextId, FxHashMap<u64, Status>>,
 }
 
 /// A ring as it is written down for another process.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
-pub(super) struct PassedRing {
+pub(in crate::serve) struct PassedRing {
     ctx_id: ContextId,
     ring: u64,
     resource_id: ResourceId,
@@ -33,14 +33,27 @@ struct Status {
     offset: u64,
 }
 
+impl PassedRing {
+    /// Returns the ring's context.
+    pub(in crate::serve) fn ctx_id(&self) -> ContextId {
+        self.ctx_id
+    }
+}
+
 impl Rings {
     /// Makes a table without rings, which keeps at most `per_context` of each context, as many as a worker allows.
-    pub(super) fn new(per_context: usize) -> Self {
+    pub(in crate::serve) fn new(per_context: usize) -> Self {
         Self { per_context, contexts: FxHashMap::default() }
     }
 
     /// A worker says that a ring begins. A ring beyond the limit, or with a status that no driver could read, is left out.
-    pub(super) fn begins(&mut self, ctx_id: ContextId, ring: u64, resource_id: ResourceId, offset: u64) {
+    pub(in crate::serve) fn begins(
+        &mut self,
+        ctx_id: ContextId,
+        ring: u64,
+        resource_id: ResourceId,
+        offset: u64,
+    ) {
         let rings = self.contexts.entry(ctx_id).or_default();
         if rings.len() < self.per_context && offset.is_multiple_of(4) {
             rings.insert(ring, Status { resource_id, offset });
@@ -48,14 +61,14 @@ impl Rings {
     }
 
     /// A worker says that a ring has ended.
-    pub(super) fn ends(&mut self, ctx_id: ContextId, ring: u64) {
+    pub(in crate::serve) fn ends(&mut self, ctx_id: ContextId, ring: u64) {
         if let Some(rings) = self.contexts.get_mut(&ctx_id) {
             rings.remove(&ring);
         }
     }
 
     /// Writes all rings down for another process.
-    pub(super) fn pass_on(&self) -> Vec<PassedRing> {
+    pub(in crate::serve) fn pass_on(&self) -> Vec<PassedRing> {
         let of = |(ctx_id, rings): (&ContextId, &FxHashMap<u64, Status>)| {
             let ctx_id = *ctx_id;
             let passed = |(ring, status): (&u64, &Status)| PassedRing {
@@ -70,26 +83,36 @@ impl Rings {
     }
 
     /// Goes on with the rings of another process.
-    pub(super) fn resume(&mut self, passed: Vec<PassedRing>) {
+    pub(in crate::serve) fn resume(&mut self, passed: Vec<PassedRing>) {
         for PassedRing { ctx_id, ring, resource_id, offset } in passed {
             self.begins(ctx_id, ring, resource_id, offset);
         }
     }
 
     /// The context is gone.
-    pub(super) fn forget(&mut self, ctx_id: ContextId) {
+    pub(in crate::serve) fn forget(&mut self, ctx_id: ContextId) {
         self.contexts.remove(&ctx_id);
     }
 
     /// Marks all rings of a context ALIVE, while its worker is dead and its successor does not serve them yet. The write clears IDLE, which does no
     /// harm: the successor looks at the tail of each ring before it sleeps.
-    pub(super) fn keep_alive(&self, ctx_id: ContextId, blobs: &Blobs, sees: impl Fn(ResourceId) -> bool) {
+    pub(in crate::serve) fn keep_alive(
+        &self,
+        ctx_id: ContextId,
+        blobs: &Blobs,
+        sees: impl Fn(ResourceId) -> bool,
+    ) {
         let all = self.contexts.get(&ctx_id).into_iter().flat_map(FxHashMap::values);
         all.for_each(|status| status.write(ctx_id, RingStatusFlagsMESA::ALIVE, blobs, &sees));
     }
 
     /// Marks all rings of a context FATAL, in those resources which the context sees.
-    pub(super) fn fail(&mut self, ctx_id: ContextId, blobs: &Blobs, sees: impl Fn(ResourceId) -> bool) {
+    pub(in crate::serve) fn fail(
+        &mut self,
+        ctx_id: ContextId,
+        blobs: &Blobs,
+        sees: impl Fn(ResourceId) -> bool,
+    ) {
         let all = self.contexts.remove(&ctx_id).into_iter().flat_map(FxHashMap::into_values);
         all.for_each(|status| status.write(ctx_id, RingStatusFlagsMESA::FATAL, blobs, &sees));
     }

@@ -1,0 +1,165 @@
+//! The device's state is written into a file of the VMM and read from it, by the same daemon or another one: a program of the guest notices nothing.
+
+use crate::restart::SIZE;
+use anyhow::{Context, Result, ensure};
+use protocol::ids::RingIdx;
+use protocol::venus::generated as venus;
+use std::os::unix::net::UnixStream;
+use std::sync::Arc;
+use tests::daemon::Daemon;
+use tests::frontend::{Options, Vmm, load_only};
+use tests::guest::device::{Device, Source, ensure_filled};
+use tests::guest::ring::{Ring, RingOptions};
+use tests::guest::{Blob, Gpu, PATIENCE, timeline};
+use tests::random::Random;
+use vm_memory::{Bytes, VolatileMemory};
+
+/// What a program of the guest has: memory that it has mapped, memory that only the GPU reaches if there is any, and a ring.
+struct Guest {
+    gpu: Arc<Gpu>,
+    device: Device,
+    memory: venus::DeviceMemory,
+    blob: Blob,
+    hidden: venus::DeviceMemory,
+}
+
+impl Guest {
+    fn start(daemon: &Daemon, vmm: Vmm) -> Result<Self> {
+        let gpu = Arc::new(daemon.guest_with(Options::of(vmm))?);
+        let mut device = timeline::device(&gpu, "computes")?;
+        let memory = device.allocate(SIZE, Source::New)?.ok().context("memory")?;
+        let blob = device.blob(memory, SIZE)?;
+        let ty = device.hidden.unwrap_or(device.visible);
+        let hidden = device.allocate_of_type(SIZE, ty, Source::New)?.ok().context("memory")?;
+        Ok(Self { gpu, device, memory, blob, hidden })
+    }
+
+    /// Has the GPU write different words into both memories.
+    fn fill(&mut self, word: u32) -> Result<()> {
+        self.device.fill(self.memory, SIZE, word)?;
+        self.device.fill(self.hidden, SIZE, word + 1)
+    }
+
+    /// Checks that both memories are as [`Self::fill`] has left them, and that the GPU works.
+    fn check(&mut self, word: u32) -> Result<()> {
+        self.ensure_mapped(word)?;
+        self.device.copy(self.hidden, self.memory, SIZE)?;
+        self.ensure_mapped(word + 1)
+    }
+
+    /// Checks what the guest sees in the memory that it has mapped.
+    fn ensure_mapped(&self, word: u32) -> Result<()> {
+        let mapped = self.blob.mapping.as_ref().context("a mappable blob is mapped")?.1.map()?;
+        let mut bytes = vec![0; SIZE as usize];
+        mapped.as_volatile_slice().read_slice(&mut bytes, 0)?;
+        ensure_filled(&bytes, word)
+    }
+
+    /// Goes on with another daemon, which loads what was saved.
+    fn go_on_with(&mut self, daemon: &Daemon, saved: &tests::frontend::Saved) -> Result<()> {
+        let live = self.gpu.session.window.live();
+        self.gpu.session.go_on_with(UnixStream::connect(daemon.socket())?, saved)?;
+        let is_mapped = || self.gpu.session.window.live() == live;
+        ensure!(tests::daemon::eventually(PATIENCE, is_mapped), "the window is not as it was");
+        self.device.ring.find_again()?;
+        self.blob.find_again(&self.gpu)
+    }
+}
+
+#[test]
+fn a_guest_goes_on_with_another_daemon_as_it_was_saved() -> Result<()> {
+    for vmm in [Vmm::Crosvm, Vmm::Qemu] {
+        let (first, second) = (Daemon::start()?, Daemon::start()?);
+        let mut guest = Guest::start(&first, vmm)?;
+        guest.fill(7)?;
+        // A ring that waits for another ring, and a request that is answered when it goes on.
+        let mut other = Ring::create(&guest.gpu, guest.device.context, RingOptions::default())?;
+        let semaphore = timeline::wait_on_ring(&mut guest.device)?;
+        let later = guest.device.wait_for_ring_on_virtqueue();
+        let waits = guest.gpu.submit_fenced(guest.device.context, RingIdx(1), &later);
+        let saved = guest.gpu.session.save().with_context(|| first.log())?;
+        println!("{vmm:?}: {} bytes", saved.state.len());
+        guest.go_on_with(&second, &saved).with_context(|| second.log())?;
+        drop(first);
+        other.find_again()?;
+        guest.ensure_mapped(7)?;
+        timeline::signal_by(&mut other, guest.device.device, semaphore)?;
+        waits.wait(PATIENCE)?;
+        guest.check(7)?;
+        guest.fill(30)?;
+        guest.check(30)?;
+        // What was loaded is saved like anything else.
+        let saved = guest.gpu.session.save().with_context(|| second.log())?;
+        let third = Daemon::start()?;
+        guest.go_on_with(&third, &saved).with_context(|| third.log())?;
+        let context = guest.gpu.create_context("another program")?;
+        guest.gpu.destroy_context(context)?;
+        ensure!(
+            guest.gpu.session.window.violations().is_empty(),
+            "{:?}",
+            guest.gpu.session.window.violations()
+        );
+        ensure!(!third.log().contains("panicked"), "{}", third.log());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_guest_goes_on_with_the_daemon_that_has_saved_it() -> Result<()> {
+    for vmm in [Vmm::Crosvm, Vmm::Qemu] {
+        let daemon = Daemon::start()?;
+        let mut guest = Guest::start(&daemon, vmm)?;
+        for word in [7, 9] {
+            guest.fill(word)?;
+            let saved = guest.gpu.session.save().with_context(|| daemon.log())?;
+            guest.gpu.session.go_on(saved.bases)?;
+            guest.check(word)?;
+        }
+        ensure!(daemon.log().contains("the state of the GPU is saved"), "{}", daemon.log());
+    }
+    Ok(())
+}
+
+#[test]
+fn a_guest_whose_work_waits_for_it_is_not_saved_and_goes_on() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let mut guest = Guest::start(&daemon, Vmm::Crosvm)?;
+    let semaphore = timeline::wait_before_signal(&mut guest.device)?;
+    let refused = guest.gpu.session.save();
+    ensure!(refused.is_err(), "work that waits for the guest is saved");
+    let log = daemon.log();
+    ensure!(log.contains("the state of the GPU is not saved, and the VM's programs go on: context"), "{log}");
+    guest.gpu.session.go_on(guest.gpu.session.positions()?)?;
+    timeline::signal(&mut guest.device, semaphore)?;
+    guest.fill(7)?;
+    guest.check(7)
+}
+
+#[test]
+fn what_is_no_state_leaves_the_device_as_after_power_on() -> Result<()> {
+    let (first, second) = (Daemon::start()?, Daemon::start()?);
+    let guest = Guest::start(&first, Vmm::Crosvm)?;
+    let saved = guest.gpu.session.save()?;
+    drop(guest);
+    let mut random = Random::new(39);
+    for round in 0..40 {
+        let mut state = saved.state.clone();
+        match round % 4 {
+            0 => state.truncate(random.below(state.len() as u64) as usize),
+            1 => state[random.below(saved.state.len() as u64) as usize] ^= 1 << random.below(8),
+            2 => state.splice(12.., std::iter::repeat_n(random.below(256) as u8, 4096)).for_each(drop),
+            _ => state[8] = state[8].wrapping_add(1 + random.below(200) as u8),
+        }
+        let loaded = load_only(&second.socket(), Vmm::Crosvm, &state);
+        ensure!(loaded.is_err(), "round {round}: bytes that were changed are loaded");
+        ensure!(second.is_running(), "{}", second.log());
+    }
+    let log = second.log();
+    ensure!(log.contains("the state of the GPU is not loaded, and the GPU is as after power-on: "), "{log}");
+    second.wait_for_workers(0)?;
+    // The state itself is loaded, by a VMM that then goes away, and a guest begins anew behind it.
+    load_only(&second.socket(), Vmm::Crosvm, &saved.state).with_context(|| second.log())?;
+    let mut other = Guest::start(&second, Vmm::Crosvm)?;
+    other.fill(7)?;
+    other.check(7)
+}
