@@ -26,6 +26,7 @@ fn main() -> io::Result<()> {
     write("ring_layout", vec![ring(4096, 131_072, 20), ring(0, 16, 17)])?;
     write("ipc_message", packets())?;
     write("worker_snapshot", daemon::worker::fuzzing::snapshots())?;
+    write("device_state", daemon::serve::fuzzing::device_states())?;
     write("http_request", texts(HTTP))?;
     write("control_request", texts(CONTROL))?;
     write("vms_file", texts(FILES))?;

@@ -32,4 +32,6 @@ pub(crate) use error::{EffectFailed, GuestError};
 pub(crate) use memory::Lack;
 pub(crate) use model::{Device, DeviceOptions, MapsAtReset};
 pub(crate) use passed::PassedDevice;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) use passed::samples;
 pub(crate) use quota::{Owner, Quota};

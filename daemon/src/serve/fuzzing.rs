@@ -4,6 +4,7 @@
 //! Everything is real except for the frontend, which is gone, and the workers: the fuzzer holds the other ends of their channels, and speaks for
 //! them.
 
+pub use super::device_state::fuzzing::{device_states, fuzz_device_state};
 use super::handover::{Asker, Purpose};
 use super::run::{Options, Server};
 use super::setup::Listen;

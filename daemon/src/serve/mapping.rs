@@ -112,12 +112,16 @@ impl World {
 
     /// Has the frontend map what the guest had mapped when its state was saved.
     pub(super) fn map_loaded(&mut self) {
-        for (resource_id, offset, size) in std::mem::take(&mut self.window.loaded) {
-            if Effects::map_blob(self, resource_id, offset, size).is_err() {
-                log::error!(
-                    "resource {resource_id} of the loaded state is not mapped at {offset:#x} of the window: programs of the guest that use it hang"
-                );
-            }
+        let loaded = std::mem::take(&mut self.window.loaded);
+        let count = loaded.len();
+        let failed = loaded.into_iter().filter(|(resource_id, offset, size)| {
+            Effects::map_blob(self, *resource_id, *offset, *size).is_err()
+        });
+        match failed.count() {
+            0 => {}
+            failed => log::error!(
+                "{failed} of {count} mappings of the loaded state are missing: programs of the guest that use them hang"
+            ),
         }
     }
 

@@ -1,18 +1,28 @@
 //! The device's state is written into a file of the VMM and read from it, by the same daemon or another one: a program of the guest notices nothing.
 
-use crate::restart::SIZE;
 use anyhow::{Context, Result, ensure};
 use protocol::ids::RingIdx;
 use protocol::venus::generated as venus;
 use std::os::unix::net::UnixStream;
 use std::sync::Arc;
-use tests::daemon::Daemon;
+use tests::daemon::{Daemon, eventually};
 use tests::frontend::{Options, Vmm, load_only};
 use tests::guest::device::{Device, Source, ensure_filled};
 use tests::guest::ring::{Ring, RingOptions};
 use tests::guest::{Blob, Gpu, PATIENCE, timeline};
 use tests::random::Random;
 use vm_memory::{Bytes, VolatileMemory};
+
+/// Bytes of each of the two memories of a program: `DEVICE_STATE_BYTES=1073741824` shows how long it takes to save and to load them.
+fn size() -> u64 {
+    let wanted = std::env::var("DEVICE_STATE_BYTES").ok().and_then(|bytes| bytes.parse().ok());
+    wanted.unwrap_or(256 << 10)
+}
+
+/// A daemon with the option that VMs should have which are saved.
+fn daemon() -> Result<Daemon> {
+    Daemon::start_with(&["--movable"])
+}
 
 /// What a program of the guest has: memory that it has mapped, memory that only the GPU reaches if there is any, and a ring.
 struct Guest {
@@ -27,30 +37,30 @@ impl Guest {
     fn start(daemon: &Daemon, vmm: Vmm) -> Result<Self> {
         let gpu = Arc::new(daemon.guest_with(Options::of(vmm))?);
         let mut device = timeline::device(&gpu, "computes")?;
-        let memory = device.allocate(SIZE, Source::New)?.ok().context("memory")?;
-        let blob = device.blob(memory, SIZE)?;
+        let memory = device.allocate(size(), Source::New)?.ok().context("memory")?;
+        let blob = device.blob(memory, size())?;
         let ty = device.hidden.unwrap_or(device.visible);
-        let hidden = device.allocate_of_type(SIZE, ty, Source::New)?.ok().context("memory")?;
+        let hidden = device.allocate_of_type(size(), ty, Source::New)?.ok().context("memory")?;
         Ok(Self { gpu, device, memory, blob, hidden })
     }
 
     /// Has the GPU write different words into both memories.
     fn fill(&mut self, word: u32) -> Result<()> {
-        self.device.fill(self.memory, SIZE, word)?;
-        self.device.fill(self.hidden, SIZE, word + 1)
+        self.device.fill(self.memory, size(), word)?;
+        self.device.fill(self.hidden, size(), word + 1)
     }
 
     /// Checks that both memories are as [`Self::fill`] has left them, and that the GPU works.
     fn check(&mut self, word: u32) -> Result<()> {
         self.ensure_mapped(word)?;
-        self.device.copy(self.hidden, self.memory, SIZE)?;
+        self.device.copy(self.hidden, self.memory, size())?;
         self.ensure_mapped(word + 1)
     }
 
     /// Checks what the guest sees in the memory that it has mapped.
     fn ensure_mapped(&self, word: u32) -> Result<()> {
         let mapped = self.blob.mapping.as_ref().context("a mappable blob is mapped")?.1.map()?;
-        let mut bytes = vec![0; SIZE as usize];
+        let mut bytes = vec![0; size() as usize];
         mapped.as_volatile_slice().read_slice(&mut bytes, 0)?;
         ensure_filled(&bytes, word)
     }
@@ -60,7 +70,7 @@ impl Guest {
         let live = self.gpu.session.window.live();
         self.gpu.session.go_on_with(UnixStream::connect(daemon.socket())?, saved)?;
         let is_mapped = || self.gpu.session.window.live() == live;
-        ensure!(tests::daemon::eventually(PATIENCE, is_mapped), "the window is not as it was");
+        ensure!(eventually(PATIENCE, is_mapped), "the window is not as it was");
         self.device.ring.find_again()?;
         self.blob.find_again(&self.gpu)
     }
@@ -69,7 +79,7 @@ impl Guest {
 #[test]
 fn a_guest_goes_on_with_another_daemon_as_it_was_saved() -> Result<()> {
     for vmm in [Vmm::Crosvm, Vmm::Qemu] {
-        let (first, second) = (Daemon::start()?, Daemon::start()?);
+        let (first, second) = (daemon()?, daemon()?);
         let mut guest = Guest::start(&first, vmm)?;
         guest.fill(7)?;
         // A ring that waits for another ring, and a request that is answered when it goes on.
@@ -78,8 +88,8 @@ fn a_guest_goes_on_with_another_daemon_as_it_was_saved() -> Result<()> {
         let later = guest.device.wait_for_ring_on_virtqueue();
         let waits = guest.gpu.submit_fenced(guest.device.context, RingIdx(1), &later);
         let saved = guest.gpu.session.save().with_context(|| first.log())?;
-        println!("{vmm:?}: {} bytes", saved.state.len());
         guest.go_on_with(&second, &saved).with_context(|| second.log())?;
+        println!("{vmm:?}: {} bytes\n{}\n{}", saved.state.len(), first.log(), second.log());
         drop(first);
         other.find_again()?;
         guest.ensure_mapped(7)?;
@@ -90,7 +100,7 @@ fn a_guest_goes_on_with_another_daemon_as_it_was_saved() -> Result<()> {
         guest.check(30)?;
         // What was loaded is saved like anything else.
         let saved = guest.gpu.session.save().with_context(|| second.log())?;
-        let third = Daemon::start()?;
+        let third = daemon()?;
         guest.go_on_with(&third, &saved).with_context(|| third.log())?;
         let context = guest.gpu.create_context("another program")?;
         guest.gpu.destroy_context(context)?;
@@ -107,7 +117,7 @@ fn a_guest_goes_on_with_another_daemon_as_it_was_saved() -> Result<()> {
 #[test]
 fn a_guest_goes_on_with_the_daemon_that_has_saved_it() -> Result<()> {
     for vmm in [Vmm::Crosvm, Vmm::Qemu] {
-        let daemon = Daemon::start()?;
+        let daemon = daemon()?;
         let mut guest = Guest::start(&daemon, vmm)?;
         for word in [7, 9] {
             guest.fill(word)?;
@@ -121,8 +131,23 @@ fn a_guest_goes_on_with_the_daemon_that_has_saved_it() -> Result<()> {
 }
 
 #[test]
+fn a_program_that_is_swapped_out_is_saved_as_it_is() -> Result<()> {
+    let first = Daemon::start_with(&["--movable", "--swap-after", "300ms"])?;
+    let mut guest = Guest::start(&first, Vmm::Crosvm)?;
+    guest.fill(7)?;
+    let is_swapped_out = || first.log().contains("context 1 is swapped out");
+    ensure!(eventually(PATIENCE, is_swapped_out), "{}", first.log());
+    let saved = guest.gpu.session.save().with_context(|| first.log())?;
+    let second = daemon()?;
+    guest.go_on_with(&second, &saved).with_context(|| second.log())?;
+    guest.check(7)?;
+    guest.fill(9)?;
+    guest.check(9)
+}
+
+#[test]
 fn a_guest_whose_work_waits_for_it_is_not_saved_and_goes_on() -> Result<()> {
-    let daemon = Daemon::start()?;
+    let daemon = daemon()?;
     let mut guest = Guest::start(&daemon, Vmm::Crosvm)?;
     let semaphore = timeline::wait_before_signal(&mut guest.device)?;
     let refused = guest.gpu.session.save();
@@ -137,7 +162,7 @@ fn a_guest_whose_work_waits_for_it_is_not_saved_and_goes_on() -> Result<()> {
 
 #[test]
 fn what_is_no_state_leaves_the_device_as_after_power_on() -> Result<()> {
-    let (first, second) = (Daemon::start()?, Daemon::start()?);
+    let (first, second) = (daemon()?, daemon()?);
     let guest = Guest::start(&first, Vmm::Crosvm)?;
     let saved = guest.gpu.session.save()?;
     drop(guest);

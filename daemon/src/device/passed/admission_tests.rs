@@ -1,53 +1,18 @@
 //! Devices from files that anyone can have written.
 
-use super::super::super::DeviceOptions;
-use super::super::super::context::Context;
-use super::super::super::resource::{HostBlob, HostBlobState, Kind, Resource};
+use super::super::samples::{self, CONTEXT, EXPORTED, SHMEM, SIZE};
 use super::*;
-use config::{ContextLimits, DeviceLimits};
-use protocol::ids::FenceId;
+use config::DeviceLimits;
 use protocol::virtio_gpu::MapCache;
 
-const WORKER: Owner = Owner(1);
-const CONTEXT: ContextId = ContextId(5);
-const EXPORTED: ResourceId = ResourceId(3);
-const SHMEM: ResourceId = ResourceId(4);
-const SIZE: u64 = 8192;
+const WORKER: Owner = Owner(samples::WORKER);
 
 fn device(limits: DeviceLimits) -> Device<u32> {
-    let context_limits = ContextLimits::default();
-    Device::new(DeviceOptions {
-        num_scanouts: 1,
-        window_size: 1 << 20,
-        capset: vec![7],
-        limits,
-        context_limits,
-    })
+    samples::new(limits)
 }
 
-/// A device with a context that has exported memory and shares a ring, waits for a fence, and holds credit.
 fn passed() -> PassedDevice<u32> {
-    let mut old = device(DeviceLimits::default());
-    old.next_owner = 2;
-    old.quotas.contexts.hold(Owner(77), 1);
-    let mut context = Context::new(ContextState::Alive, WORKER, Owner(77));
-    context.attach(EXPORTED);
-    context.await_fence(RingIdx(1), FenceId(7), 7);
-    old.contexts.insert(CONTEXT, context);
-    old.quotas.memory.host.hold(WORKER, SIZE);
-    old.quotas.memory_pieces.hold(WORKER, 1);
-    let memory = old.pieces.add(WORKER, Heap::Host, SIZE);
-    old.pieces.shown(memory);
-    *old.pieces.workers.entry(WORKER).or_default().credit.of(Heap::Device) = 4096;
-    old.pieces.workers.entry(WORKER).or_default().rings = 1;
-    for (id, state, memory, mapped) in [
-        (EXPORTED, HostBlobState::Exported(MapCache::Cached, Some(CONTEXT)), Some(memory), Some(4096)),
-        (SHMEM, HostBlobState::Shmem, None, None),
-    ] {
-        let blob = HostBlob { state, mappable: true, mapped, memory };
-        old.add_resource(id, Resource::new(SIZE, Kind::HostBlob(blob), WORKER)).unwrap();
-    }
-    old.pass_on(|ticket| Some(*ticket)).unwrap().for_a_file()
+    samples::saved(&7)
 }
 
 #[test]

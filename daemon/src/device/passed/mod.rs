@@ -2,6 +2,8 @@
 //! their open fences, resources, mappings, and the memory that counts for each. The guest notices nothing.
 
 mod admission;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(crate) mod samples;
 
 use super::Device;
 use super::context::{Context, ContextState};

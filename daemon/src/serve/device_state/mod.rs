@@ -15,6 +15,8 @@
 
 mod copies;
 pub(super) mod format;
+#[cfg(any(test, feature = "fuzzing"))]
+pub(super) mod fuzzing;
 pub(super) mod link;
 pub(super) mod loader;
 mod patient_file;

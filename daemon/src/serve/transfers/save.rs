@@ -20,6 +20,9 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::Instant;
 
+/// Times that messages of a worker are taken from its socket, up to 64 each time.
+const HEARD_MAX: usize = 64;
+
 impl Server {
     /// Returns whether the device can be saved now, as far as this process knows without asking its workers.
     pub(super) fn may_save(&self) -> Result<(), Failure> {
@@ -144,9 +147,10 @@ impl Server {
         }
     }
 
-    /// Acts upon all messages that a worker has sent so far.
+    /// Acts upon all messages that a worker has sent so far: a worker at rest sends no more, and a socket holds fewer than are heard here.
     fn hear_all(&mut self, ctx_id: ContextId) {
-        while let Some(serial) = self.world.workers.has_sent(ctx_id) {
+        for _ in 0..HEARD_MAX {
+            let Some(serial) = self.world.workers.has_sent(ctx_id) else { return };
             self.receive_from(serial);
         }
     }

@@ -2,7 +2,7 @@
 
 use super::watched::Watched;
 use crate::transport::chain;
-use crate::transport::pending::PendingResponse;
+use crate::transport::pending::{PassedRequest, PendingResponse};
 use crate::transport::regions::Regions;
 use crate::transport::vring::Vring;
 use arbitrary::Unstructured;
@@ -143,6 +143,17 @@ fn take_all(memory: &Watched, tidy: bool) -> usize {
 /// A queue without memory, which only counts the requests that are dropped without an answer.
 pub(crate) fn unused_vring() -> Arc<Vring> {
     Arc::new(Vring::new(GuestMemoryAtomic::new(Regions::default())))
+}
+
+/// Makes a request of a control queue whose answer is due, written down for another process.
+pub(crate) fn passed_request() -> PassedRequest {
+    let vrings = [unused_vring(), unused_vring()];
+    let header = Header::decode(&[0; HEADER_BYTES]).expect("a header of zeroes");
+    let pending = pending(&vrings[0], header);
+    let passed = pending.pass_on(&vrings).expect("the queue was not reset");
+    // The request is another process's from here on.
+    vrings[0].abandon();
+    passed
 }
 
 /// Makes a request whose answer is due on such a queue.

@@ -7,7 +7,7 @@ mod frontend;
 mod watched;
 
 pub use chains::fuzz_chains;
-pub(crate) use chains::{pending, unused_vring};
+pub(crate) use chains::{passed_request, pending, unused_vring};
 pub use frontend::fuzz_frontend;
 
 #[cfg(test)]
