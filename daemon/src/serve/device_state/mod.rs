@@ -10,7 +10,7 @@
 //!   load:  the head is read ----> memory is filled ----> a worker takes each context over ----> the frontend may start the queues
 //! ```
 //!
-//! The frontend's bytes are hostile: [`format`] bounds them, and `Device::check` finds any contradiction before the device is touched. The thread waits
+//! The frontend's bytes are hostile: [`mod@format`] bounds them, and `Device::check` finds any contradiction before the device is touched. The thread waits
 //! for the frontend and for workers; the device thread, whose part is in `super::transfers`, waits for neither.
 
 mod copies;
