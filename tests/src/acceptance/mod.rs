@@ -32,6 +32,10 @@ use watch::{Job, Outcome, watch};
 /// else; the limits that tests have for programs are shorter, so that a test that hangs fails by itself and says why.
 const SILENCE_MAX: Duration = Duration::from_secs(10 * 60);
 
+/// Compilers leave the processors to tests and emulated machines, if these want them: a guest's driver gives a worker 3.5 s to start. The value holds for the
+/// thread of the lane, and for what it starts.
+const COMPILERS_NICE: i32 = 5;
+
 /// Runs stages of an extent until one fails: those that are named, or all if none is. Prints what runs, how long it took, and which
 /// tests failed; the report of all stages stays in the target folder.
 ///
@@ -51,8 +55,15 @@ pub fn run(extent: Extent, names: &[String]) -> Result<Report> {
         is_over: AtomicBool::new(false),
     };
     run.lane(&first)?;
+    let begin = |lane: &Vec<Stage>| {
+        if lane.first().is_some_and(|stage| stage.lane == Lane::Makes) {
+            // Nothing is lost if the system refuses.
+            let _ = rustix::process::nice(COMPILERS_NICE);
+        }
+        run.lane(lane)
+    };
     thread::scope(|scope| {
-        let lanes: Vec<_> = lanes.iter().map(|lane| scope.spawn(|| run.lane(lane))).collect();
+        let lanes: Vec<_> = lanes.iter().map(|lane| scope.spawn(|| begin(lane))).collect();
         // The run waits for all lanes, even if one lane cannot go on.
         let ended: Vec<_> = lanes.into_iter().map(|lane| lane.join().expect("it does not panic")).collect();
         ended.into_iter().collect::<Result<()>>()
