@@ -12,6 +12,7 @@
 //! | `closer` | the kernel, while it closes files that take long |
 //! | `checkpoint` | a successor that reads a checkpoint, one thread for each |
 //! | `state` | the frontend and workers, while the device's state is saved or loaded |
+//! | `blocks` | parts of that state, which these threads compress or decompress |
 
 mod blobs;
 mod broker;

@@ -8,7 +8,7 @@ use rustix::fs::{MemfdFlags, ftruncate, memfd_create};
 use std::fs::File;
 use std::sync::{Mutex, PoisonError};
 use vhost::VhostUserMemoryRegionInfo;
-use vm_memory::{FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
+use vm_memory::{Bytes, FileOffset, GuestAddress, GuestMemoryBackend, GuestMemoryMmap, GuestMemoryRegion};
 
 /// The memory of the pretended guest.
 pub struct GuestRam {
@@ -29,6 +29,21 @@ impl GuestRam {
             memory: GuestMemoryMmap::from_ranges_with_files([region])?,
             free: Mutex::new(Ranges::new(Self::BASE, size, 64)),
         })
+    }
+
+    /// Memory of its own with the same bytes and the same parts taken.
+    ///
+    /// # Errors
+    /// The system refuses it.
+    pub fn copy(&self) -> Result<Self> {
+        let size = self.region()?.memory_size;
+        let copy = Self::new(size)?;
+        let mut bytes = vec![0; usize::try_from(size)?];
+        self.memory.read_slice(&mut bytes, GuestAddress(Self::BASE))?;
+        copy.memory.write_slice(&bytes, GuestAddress(Self::BASE))?;
+        *copy.free.lock().unwrap_or_else(PoisonError::into_inner) =
+            self.free.lock().unwrap_or_else(PoisonError::into_inner).clone();
+        Ok(copy)
     }
 
     /// Access to the bytes, by guest physical address.

@@ -6,7 +6,7 @@
 use std::collections::BTreeMap;
 
 /// Free parts of `[start, start + len)`, in units of `align` bytes.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Ranges {
     free: BTreeMap<u64, u64>,
     align: u64,

@@ -251,6 +251,41 @@ impl Session {
         self.start_rings(control, cursor)
     }
 
+    /// Makes a copy of the VM as it is now, which goes on with the daemon at this socket from what was saved. No request may be open.
+    ///
+    /// # Errors
+    /// The daemon does not load the device, or the copy cannot be made.
+    pub fn fork(&self, stream: UnixStream, saved: &Saved) -> Result<Self> {
+        let socket = stream.try_clone().context("the session's socket")?;
+        let Negotiated { mut frontend, features, protocol_features, window_size } =
+            negotiate(stream, self.features, self.vmm)?;
+        let ram = Arc::new(self.ram.copy()?);
+        let [control, cursor] = [&self.control, &self.cursor].map(|queue| queue.copy(&ram).map(Arc::new));
+        let window = Arc::new(Window::new(window_size, announces(&frontend, self.vmm))?);
+        let channel = channel(&mut frontend, &window)?;
+        let closed = Arc::new(Closed::of(socket, self.vmm)?);
+        let connection = Mutex::new(Connection { frontend: frontend.clone(), closed, threads: Vec::new() });
+        let (config, vmm) = (self.config, self.vmm);
+        let fork = Self {
+            ram,
+            control: control?,
+            cursor: cursor?,
+            window,
+            features,
+            protocol_features,
+            config,
+            vmm,
+            connection,
+        };
+        fork.spawn_threads(channel)?;
+        frontend.set_features(features | PROTOCOL_FEATURES).context("SET_FEATURES")?;
+        load(&frontend, &saved.state)?;
+        fork.announce_ram()?;
+        let [control, cursor] = saved.bases;
+        fork.start_rings(control, cursor)?;
+        Ok(fork)
+    }
+
     /// Ends the connection, and leaves the queues to the next.
     fn leave(&self) {
         let (closed, threads) = {

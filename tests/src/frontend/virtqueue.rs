@@ -126,6 +126,34 @@ impl DriverQueue {
         Ok(queue)
     }
 
+    /// The same ring in a copy of its memory.
+    ///
+    /// # Errors
+    /// Requests are open, whose completions cannot be copied, or the system refuses it.
+    pub fn copy(&self, ram: &Arc<GuestRam>) -> Result<Self> {
+        let ring = self.ring.lock();
+        ensure!(ring.pending.iter().all(Option::is_none), "requests are open");
+        let copy = Ring {
+            next_avail: ring.next_avail,
+            last_used: ring.last_used,
+            free: ring.free.clone(),
+            ..Ring::new(self.size)
+        };
+        Ok(Self {
+            ram: Arc::clone(ram),
+            size: self.size,
+            features: self.features,
+            addresses: self.addresses,
+            kick: EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK)?,
+            call: EventFd::new(EFD_CLOEXEC | EFD_NONBLOCK)?,
+            ring: Mutex::new(copy),
+            slot_freed: Condvar::new(),
+            requested: AtomicU64::new(0),
+            kicked: AtomicU64::new(0),
+            called: AtomicU64::new(0),
+        })
+    }
+
     /// Number of slots.
     pub fn size(&self) -> u16 {
         self.size

@@ -10,7 +10,7 @@ use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
 
 /// A blob resource that exists in the device.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Blob {
     /// The resource's id.
     pub resource_id: ResourceId,

@@ -152,6 +152,14 @@ impl Device {
         })
     }
 
+    /// The same device in a copy of its VM, in which this driver runs.
+    ///
+    /// # Errors
+    /// The memory of its ring is not mapped there.
+    pub fn fork(&self, gpu: &Arc<Gpu>) -> Result<Self> {
+        Ok(Self { ring: self.ring.fork(gpu)?, gpu: Arc::clone(gpu), ..*self })
+    }
+
     /// The virtio-gpu driver that the device is used with.
     pub fn gpu(&self) -> &Gpu {
         &self.gpu

@@ -55,6 +55,18 @@ impl Gpu {
         Self { session, window, next_context, next_resource, next_fence }
     }
 
+    /// The driver in a copy of its VM, which has this session.
+    pub fn fork(&self, session: Session) -> Self {
+        let next = |counter: &AtomicU32| AtomicU32::new(counter.load(Ordering::Relaxed));
+        Self {
+            session,
+            window: Arc::new(Mutex::new(self.window.lock().clone())),
+            next_context: next(&self.next_context),
+            next_resource: next(&self.next_resource),
+            next_fence: AtomicU64::new(self.next_fence.load(Ordering::Relaxed)),
+        }
+    }
+
     /// Sends a command and waits for its response.
     pub fn call(&self, command: &Command<'_>, context: Option<ContextId>) -> Result<Response, GpuError> {
         self.start(command, context, None).wait(PATIENCE)

@@ -123,6 +123,32 @@ impl Ring {
         Ok(())
     }
 
+    /// The same ring in a copy of its VM, in which this driver runs.
+    ///
+    /// # Errors
+    /// Its memory is not mapped there.
+    pub fn fork(&self, gpu: &Arc<Gpu>) -> Result<Self> {
+        let (mut blob, mut reply_blob) = (self.blob.clone(), self.reply_blob.clone());
+        let map = |blob: &mut Blob| -> Result<MmapRegion> {
+            blob.find_again(gpu)?;
+            blob.mapping.as_ref().context("shared memory is mapped")?.1.map()
+        };
+        let (memory, reply_memory) = (map(&mut blob)?, map(&mut reply_blob)?);
+        Ok(Self {
+            gpu: Arc::clone(gpu),
+            context: self.context,
+            id: self.id,
+            blob,
+            memory,
+            buffer_size: self.buffer_size,
+            reply_blob,
+            reply_memory,
+            tail: self.tail,
+            last_notify: None,
+            patience: self.patience,
+        })
+    }
+
     /// The ring's id on the wire.
     pub fn id(&self) -> u64 {
         self.id

@@ -65,6 +65,17 @@ impl Guest {
         ensure_filled(&bytes, word)
     }
 
+    /// A copy of the guest, which goes on with another daemon.
+    fn fork(&self, daemon: &Daemon, saved: &tests::frontend::Saved) -> Result<Self> {
+        let live = self.gpu.session.window.live();
+        let session = self.gpu.session.fork(UnixStream::connect(daemon.socket())?, saved)?;
+        let gpu = Arc::new(self.gpu.fork(session));
+        ensure!(eventually(PATIENCE, || gpu.session.window.live() == live), "the window is not as it was");
+        let (device, mut blob) = (self.device.fork(&gpu)?, self.blob.clone());
+        blob.find_again(&gpu)?;
+        Ok(Self { gpu, device, memory: self.memory, blob, hidden: self.hidden })
+    }
+
     /// Goes on with another daemon, which loads what was saved.
     fn go_on_with(&mut self, daemon: &Daemon, saved: &tests::frontend::Saved) -> Result<()> {
         let live = self.gpu.session.window.live();
@@ -128,6 +139,31 @@ fn a_guest_goes_on_with_the_daemon_that_has_saved_it() -> Result<()> {
         ensure!(daemon.log().contains("the state of the GPU is saved"), "{}", daemon.log());
     }
     Ok(())
+}
+
+/// One state is loaded many times: each copy of the VM goes on in its own way, and so does the VM itself.
+#[test]
+fn copies_of_a_vm_go_on_differently() -> Result<()> {
+    let first = daemon()?;
+    let mut guest = Guest::start(&first, Vmm::Crosvm)?;
+    guest.fill(7)?;
+    let saved = guest.gpu.session.save().with_context(|| first.log())?;
+    let mut copies = Vec::new();
+    for number in 1..=8 {
+        let daemon = daemon()?;
+        let copy = guest.fork(&daemon, &saved).with_context(|| daemon.log())?;
+        copies.push((number, daemon, copy));
+    }
+    guest.gpu.session.go_on(saved.bases)?;
+    guest.fill(1000)?;
+    for (number, _, copy) in &mut copies {
+        copy.ensure_mapped(7)?;
+        copy.fill(*number * 10)?;
+    }
+    for (number, daemon, copy) in &mut copies {
+        copy.check(*number * 10).with_context(|| daemon.log())?;
+    }
+    guest.check(1000)
 }
 
 #[test]

@@ -4,19 +4,18 @@
 //! | --- | --- |
 //! | 8 | [`MAGIC`] |
 //! | 4 | [`FORM`], little-endian |
-//! | … | an LZ4 frame with checksums of its blocks and of its content |
-//! | 8 | [`END`] |
+//! | the rest | [blocks](super::blocks), which are compressed and have checksums |
 //!
-//! The frame has the [`Head`], the contents of each memory file, and for each context the [`Record`]s of what its worker has written down. Messages
+//! The blocks have the [`Head`], the contents of each memory file, and for each context the [`Record`]s of what its worker has written down. Messages
 //! have their length before them, in four bytes. Whoever reads the bytes takes them to be hostile: a frontend may send anything.
 
+use super::blocks::{BlockReader, BlockWriter};
 use crate::device::PassedDevice;
 use crate::ipc::{self, Placement};
 use crate::serve::blobs::SavedFile;
 use crate::serve::blobs::rings::PassedRing;
 use crate::transport::{PassedAnswer, PassedRequest, QUEUES};
 use config::{CacheKey, MemoryName};
-use lz4_flex::frame::{BlockMode, BlockSize, FrameDecoder, FrameEncoder, FrameInfo};
 use outside::Span;
 use protocol::ids::ContextId;
 use serde::de::DeserializeOwned;
@@ -26,8 +25,6 @@ use std::time::Duration;
 
 /// The first bytes of each state.
 const MAGIC: [u8; 8] = *b"vuvstate";
-/// The last bytes: the frame is complete.
-const END: [u8; 8] = *b"vuv-end\n";
 /// The form of the bytes behind it. It rises with each change of this file's types, and of the types in them.
 const FORM: u32 = 1;
 /// Bytes of the head, at most: some for each resource of the guest.
@@ -120,19 +117,14 @@ pub(in crate::serve) enum StateError {
 
 /// A state that is being written.
 pub(super) struct StateWriter<W: Write> {
-    frame: FrameEncoder<W>,
+    blocks: BlockWriter<W>,
 }
 
 impl<W: Write> StateWriter<W> {
     /// Begins a state.
     pub(super) fn new(mut out: W) -> Result<Self, StateError> {
         out.write_all(&MAGIC).and_then(|()| out.write_all(&FORM.to_le_bytes())).map_err(failed)?;
-        let info = FrameInfo::new()
-            .block_mode(BlockMode::Independent)
-            .block_size(BlockSize::Max1MB)
-            .block_checksums(true)
-            .content_checksum(true);
-        Ok(Self { frame: FrameEncoder::with_frame_info(info, out) })
+        Ok(Self { blocks: BlockWriter::new(out) })
     }
 
     /// Writes a message.
@@ -147,19 +139,19 @@ impl<W: Write> StateWriter<W> {
 
     /// Writes bytes whose number the reader knows.
     pub(super) fn bytes(&mut self, bytes: &[u8]) -> Result<(), StateError> {
-        self.frame.write_all(bytes).map_err(failed)
+        self.blocks.write_all(bytes).map_err(failed)
     }
 
     /// Ends the state.
     pub(super) fn finish(self) -> Result<(), StateError> {
-        let mut out = self.frame.finish().map_err(|error| failed(error.into()))?;
-        out.write_all(&END).and_then(|()| out.flush()).map_err(failed)
+        let mut out = self.blocks.finish().map_err(failed)?;
+        out.flush().map_err(failed)
     }
 }
 
 /// A state that is being read.
 pub(super) struct StateReader<R: Read> {
-    frame: FrameDecoder<R>,
+    blocks: BlockReader<R>,
 }
 
 impl<R: Read> StateReader<R> {
@@ -172,7 +164,7 @@ impl<R: Read> StateReader<R> {
         }
         from.read_exact(&mut form).map_err(unread)?;
         match u32::from_le_bytes(form) {
-            FORM => Ok(Self { frame: FrameDecoder::new(from) }),
+            FORM => Ok(Self { blocks: BlockReader::new(from) }),
             other => Err(StateError::OtherForm(other)),
         }
     }
@@ -187,7 +179,7 @@ impl<R: Read> StateReader<R> {
         }
         let mut encoded = Vec::new();
         // Memory is taken for what has come, not for what is announced.
-        let came = (&mut self.frame).take(length as u64).read_to_end(&mut encoded).map_err(unread)?;
+        let came = (&mut self.blocks).take(length as u64).read_to_end(&mut encoded).map_err(unread)?;
         if came < length {
             return Err(StateError::Damaged("it ends too soon"));
         }
@@ -201,19 +193,14 @@ impl<R: Read> StateReader<R> {
 
     /// Fills the buffer.
     pub(super) fn bytes(&mut self, buffer: &mut [u8]) -> Result<(), StateError> {
-        self.frame.read_exact(buffer).map_err(unread)
+        self.blocks.read_exact(buffer).map_err(unread)
     }
 
-    /// Reads the end, and with it the checksum.
+    /// Reads the end.
     pub(super) fn finish(mut self) -> Result<(), StateError> {
-        if self.frame.read(&mut [0]).map_err(unread)? > 0 {
-            return Err(StateError::Damaged("bytes behind its end"));
-        }
-        let mut end = [0; END.len()];
-        self.frame.get_mut().read_exact(&mut end).map_err(unread)?;
-        match end == END {
-            true => Ok(()),
-            false => Err(StateError::Damaged("it has no end")),
+        match self.blocks.read(&mut [0]).map_err(unread)? {
+            0 => Ok(()),
+            _ => Err(StateError::Damaged("bytes behind its end")),
         }
     }
 }
@@ -231,9 +218,7 @@ fn failed(error: io::Error) -> StateError {
 fn unread(error: io::Error) -> StateError {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => StateError::Damaged("it ends too soon"),
-        io::ErrorKind::InvalidData | io::ErrorKind::Other => {
-            StateError::Damaged("its compressed data make no sense")
-        }
+        io::ErrorKind::InvalidData => StateError::Damaged("a block of it makes no sense"),
         _ => failed(error),
     }
 }

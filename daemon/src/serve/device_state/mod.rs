@@ -13,6 +13,7 @@
 //! The frontend's bytes are hostile: [`mod@format`] bounds them, and `Device::check` finds any contradiction before the device is touched. The thread waits
 //! for the frontend and for workers; the device thread, whose part is in `super::transfers`, waits for neither.
 
+mod blocks;
 mod copies;
 pub(super) mod format;
 #[cfg(any(test, feature = "fuzzing"))]
