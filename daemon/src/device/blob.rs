@@ -227,7 +227,7 @@ impl<T> Device<T> {
         resource_id: ResourceId,
         offset: u64,
         effects: &mut E,
-    ) -> Result<Response, GuestError> {
+    ) -> Result<Outcome, GuestError> {
         let resource =
             self.resources.get_mut(&resource_id).ok_or(GuestError::UnknownResource(resource_id))?;
         let (size, owner) = (resource.size, resource.owner);
@@ -254,7 +254,11 @@ impl<T> Device<T> {
         }
         blob.mapped = Some(offset);
         self.window.insert(offset, size, resource_id);
-        Ok(Response::OkMapInfo(cache))
+        let response = Response::OkMapInfo(cache);
+        match self.starts.is_under_way(owner) {
+            true => Ok(Outcome::AwaitStart { owner, response }),
+            false => Ok(Outcome::Answer(response)),
+        }
     }
 
     pub(super) fn resource_unmap_blob<E: Effects<Ticket = T>>(

@@ -1,5 +1,6 @@
 //! This file passes a command to its handler, and makes an answer of the handler's outcome.
 
+use super::quota::Owner;
 use super::{Device, Effects, GuestError};
 use protocol::ids::{BlobId, CapsetId, ContextId, FenceId, ResourceId, RingIdx};
 use protocol::virtio_gpu::{BlobFlags, BlobMem, Command, Header, Response};
@@ -13,6 +14,8 @@ pub(super) enum Outcome {
     AwaitFence { ctx_id: ContextId, ring_idx: RingIdx, fence_id: FenceId },
     /// The command is done once the worker exported the resource.
     AwaitExport { resource_id: ResourceId },
+    /// The command is done, and is answered once this owner's worker has started.
+    AwaitStart { owner: Owner, response: Response },
 }
 
 /// The request of RESOURCE_CREATE_BLOB.
@@ -43,6 +46,7 @@ impl<T> Device<T> {
                 }
             }
             Ok(Outcome::AwaitExport { resource_id }) => self.await_export(resource_id, header, ticket),
+            Ok(Outcome::AwaitStart { owner, response }) => self.starts.keep(owner, ticket, response),
             Err(error) => self.refuse(header, &error, ticket, effects),
         }
     }
@@ -97,7 +101,7 @@ impl<T> Device<T> {
             }
             Command::Submit3d { data } => return self.submit_3d(header, data, effects),
             Command::ResourceMapBlob { resource_id, offset } => {
-                self.resource_map_blob(resource_id, offset, effects)
+                return self.resource_map_blob(resource_id, offset, effects);
             }
             Command::ResourceUnmapBlob { resource_id } => self.resource_unmap_blob(resource_id, effects),
             Command::UpdateCursor { scanout_id, .. } | Command::MoveCursor { scanout_id } => {

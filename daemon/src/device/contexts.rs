@@ -42,6 +42,9 @@ impl<T> Device<T> {
             self.quotas.contexts.give_back(program, 1);
             return Err(failed.into());
         }
+        if state == ContextState::Alive {
+            self.starts.begins(owner);
+        }
         self.contexts.insert(ctx_id, Context::new(state, owner, program));
         Ok(Response::OkNodata)
     }
@@ -55,6 +58,7 @@ impl<T> Device<T> {
         let mut context = self.contexts.remove(&ctx_id).ok_or(GuestError::UnknownContext)?;
         self.quotas.contexts.give_back(context.program, 1);
         self.waits_no_more(ctx_id);
+        self.start_ends(context.owner, effects);
         self.drivers_end(context.owner, std::mem::take(&mut context.drivers));
         self.revoke(std::mem::take(&mut context.lending), effects);
         if context.has_worker() {
@@ -199,7 +203,7 @@ impl<T> Device<T> {
     pub(crate) fn owes_most(&self) -> Option<(ContextId, usize)> {
         let mut owed: FxHashMap<ContextId, usize> = FxHashMap::default();
         for (ctx_id, context) in self.contexts.iter().filter(|(_, context)| context.has_worker()) {
-            owed.insert(*ctx_id, context.fences());
+            owed.insert(*ctx_id, context.fences() + self.starts.waiting(context.owner));
         }
         for (creator, count) in self.resources.values().filter_map(Resource::awaits_export) {
             owed.entry(creator).and_modify(|owed| *owed += count);
@@ -220,6 +224,24 @@ impl<T> Device<T> {
         let Some(context) = self.contexts.get_mut(&ctx_id) else { return };
         for ticket in context.signal(ring_idx, fence_id) {
             effects.respond(ticket, Response::OkNodata);
+        }
+    }
+
+    /// A context's worker has started, or nothing waits for its start any more: gives the answers that waited for it.
+    pub(crate) fn worker_started<E: Effects<Ticket = T>>(&mut self, ctx_id: ContextId, effects: &mut E) {
+        if let Some(owner) = self.contexts.get(&ctx_id).map(Context::owner) {
+            self.start_ends(owner, effects);
+        }
+    }
+
+    /// Gives all answers that wait for starts: the process that goes on with the device knows nothing of them.
+    pub(crate) fn await_no_start<E: Effects<Ticket = T>>(&mut self, effects: &mut E) {
+        self.starts.all().into_iter().for_each(|owner| self.start_ends(owner, effects));
+    }
+
+    fn start_ends<E: Effects<Ticket = T>>(&mut self, owner: Owner, effects: &mut E) {
+        for (ticket, response) in self.starts.ends(owner) {
+            effects.respond(ticket, response);
         }
     }
 
@@ -251,6 +273,7 @@ impl<T> Device<T> {
             effects.respond(ticket, Response::OkNodata);
         }
         self.waits_no_more(ctx_id);
+        self.start_ends(owner, effects);
         self.drivers_end(owner, drivers);
         self.revoke(lending, effects);
         for resource_id in exporting {

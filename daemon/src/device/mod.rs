@@ -22,6 +22,7 @@ mod quotas;
 mod resource;
 mod resources;
 mod scanout;
+mod starts;
 #[cfg(test)]
 mod tests;
 mod window;

@@ -7,6 +7,7 @@ use super::quota::Owner;
 use super::quotas::Quotas;
 use super::resource::Resource;
 use super::scanout::Scanouts;
+use super::starts::Starts;
 use super::window::Window;
 use config::{ContextLimits, DeviceLimits, MEMORY_REGIONS_MAX};
 use protocol::ids::{ContextId, ResourceId};
@@ -47,6 +48,7 @@ pub(crate) struct Device<T> {
     pub(super) quotas: Quotas,
     pub(super) pieces: Pieces,
     pub(super) waiting: Vec<Waiting>,
+    pub(super) starts: Starts<T>,
     /// Bytes of GPU memory that contexts which are not swapped out may hold.
     pub(super) room: u64,
     /// The owners without memory on a GPU, though memory counts for them: contexts that are swapped out, until their workers have ended.
@@ -68,6 +70,7 @@ impl<T> Device<T> {
             quotas: Quotas::new(&options),
             pieces: Pieces::default(),
             waiting: Vec::new(),
+            starts: Starts::default(),
             room: u64::MAX,
             away: FxHashSet::default(),
             dying: FxHashMap::default(),
@@ -92,6 +95,7 @@ impl<T> Device<T> {
             self.drivers_end(context.owner, context.drivers);
         }
         self.waiting.clear();
+        self.starts = Starts::default();
         for (resource_id, resource) in self.resources.drain() {
             if resource.holds_blob() {
                 effects.drop_blob(resource_id);

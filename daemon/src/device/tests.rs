@@ -221,9 +221,12 @@ impl Rig {
             .map(|(_, response)| response.clone())
     }
 
-    /// Hands in a command that is answered at once, and returns the answer.
+    /// Hands in a command that is answered at once, and returns the answer. A worker of it starts at once.
     fn call(&mut self, ctx_id: u32, command: Command<'_>) -> Response {
         let ticket = self.start(header(ctx_id, None), command);
+        if matches!(command, Command::CtxCreate { .. }) {
+            self.started(ctx_id);
+        }
         self.answer(ticket).expect("an answer at once")
     }
 
@@ -233,6 +236,10 @@ impl Rig {
 
     fn signal(&mut self, ctx_id: u32, ring_idx: u8, fence_id: u64) {
         self.device.fence_signalled(ContextId(ctx_id), RingIdx(ring_idx), FenceId(fence_id), &mut self.world);
+    }
+
+    fn started(&mut self, ctx_id: u32) {
+        self.device.worker_started(ContextId(ctx_id), &mut self.world);
     }
 
     fn asked(&mut self) -> Vec<Asked> {
@@ -798,4 +805,43 @@ fn whatever_guest_and_workers_do_every_command_is_answered_once_and_ranges_stay_
         }
         assert_eq!(rig.world.answers.len(), rig.tickets as usize);
     }
+}
+
+/// A device whose context's worker starts, with two blobs of shared memory, and the tickets of the commands that map them.
+fn starting() -> (Rig, [u32; 2]) {
+    let mut rig = Rig::new();
+    let created = rig.start(header(1, None), venus());
+    assert_eq!(rig.answer(created), Some(OK));
+    let maps = [(3, 0), (4, 4096)].map(|(resource, offset)| {
+        assert_eq!(rig.call(1, blob(resource, 0, 4096)), OK);
+        rig.start(header(0, None), map(resource, offset))
+    });
+    assert_eq!(rig.world.mapped, [(0, 4096), (4096, 8192)]);
+    assert_eq!(maps.map(|ticket| rig.answer(ticket)), [None, None]);
+    (rig, maps)
+}
+
+#[test]
+fn shared_memory_is_mapped_at_once_and_the_guest_hears_of_it_when_the_worker_has_started() {
+    let mapped = Some(Response::OkMapInfo(MapCache::Cached));
+    let ends: [fn(&mut Rig); 4] = [
+        |rig| rig.started(1),
+        |rig| rig.device.context_lost(ContextId(1), &mut rig.world),
+        |rig| assert_eq!(rig.call(1, Command::CtxDestroy), OK),
+        |rig| rig.device.await_no_start(&mut rig.world),
+    ];
+    for end in ends {
+        let (mut rig, maps) = starting();
+        assert_eq!(rig.device.owes_most(), Some((ContextId(1), 2)));
+        end(&mut rig);
+        assert_eq!(maps.map(|ticket| rig.answer(ticket)), [mapped.clone(), mapped.clone()]);
+        assert_eq!(rig.device.owes_most(), None);
+    }
+    let (mut rig, maps) = starting();
+    // Memory of others has nothing to wait for.
+    assert_eq!(rig.call(2, venus()), OK);
+    assert_eq!(rig.call(2, blob(5, 0, 4096)), OK);
+    assert_eq!(rig.call(0, map(5, 8192)), Response::OkMapInfo(MapCache::Cached));
+    rig.device.reset(MapsAtReset::Unmap, &mut rig.world);
+    assert_eq!(maps.map(|ticket| rig.answer(ticket)), [None, None], "the requests are void");
 }

@@ -20,9 +20,9 @@ use super::manager::Told;
 use super::outdated::Outdated;
 use super::succession::Succession;
 use super::window::Window;
-use super::workers::Workers;
+use super::workers::{Gate, Workers};
 use crate::device::{EffectFailed, Effects, GuestError, Shown};
-use crate::ipc::{Fence, GpuChange, INLINE_SUBMIT_MAX, ResourceKind, ToBroker, ToWorker};
+use crate::ipc::{Fence, GpuChange, INLINE_SUBMIT_MAX, Placement, ResourceKind, ToBroker, ToWorker};
 use crate::transport::{PendingResponse, QUEUES, Session, SessionError};
 use config::{MEMORY_REGIONS_MAX, MemoryCount, MemoryId, PerHeap};
 use outside::HostMemory;
@@ -110,6 +110,26 @@ impl World {
     pub(super) fn next_call(&self) -> Option<Instant> {
         let session = self.session.as_ref()?;
         (0..QUEUES).filter_map(|index| session.vring(index).deadline()).min()
+    }
+
+    /// Begins a context: `note` gets the page and the gate of its worker.
+    ///
+    /// # Errors
+    ///
+    /// The system refuses what the worker needs, or `note` fails.
+    pub(super) fn begin_context(
+        &mut self,
+        ctx_id: ContextId,
+        name: &str,
+        placement: &Placement,
+        note: impl FnOnce(&mut Workers, OwnedFd, Option<Gate>) -> io::Result<()>,
+    ) -> io::Result<()> {
+        let (page, file) = StatusPage::create()?;
+        let gate = self.broker.as_ref().map(|broker| broker.begins(ctx_id, name, placement)).transpose()?;
+        note(&mut self.workers, file, gate)?;
+        self.hangs.begins(ctx_id, page);
+        self.checkpoints.begins(ctx_id, Instant::now());
+        Ok(())
     }
 
     /// Logs an event of the device.
@@ -280,14 +300,9 @@ impl Effects for World {
             return Err(EffectFailed);
         }
         self.events.aftermath.begins(ctx_id);
-        let started = StatusPage::create().and_then(|(page, file)| {
-            let broker = self.broker.as_ref();
-            let placement = self.workers.placement();
-            let gate = broker.map(|broker| broker.begins(ctx_id, &printable, placement)).transpose()?;
-            self.workers.start(ctx_id, printable, worker, file.as_fd(), gate)?;
-            self.hangs.begins(ctx_id, page);
-            self.checkpoints.begins(ctx_id, Instant::now());
-            Ok(())
+        let placement = self.workers.placement().clone();
+        let started = self.begin_context(ctx_id, &printable, &placement, |workers, page, gate| {
+            workers.start(ctx_id, printable.clone(), worker, page.as_fd(), gate)
         });
         started.map_err(|e| self.failed("cannot start a worker", &e))
     }

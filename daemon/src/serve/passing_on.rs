@@ -144,6 +144,7 @@ impl Server {
     pub(super) fn halted(&mut self) -> bool {
         if let Some(attempt) = self.world.succession.take_halts() {
             self.settle();
+            self.device.await_no_start(&mut self.world);
             self.world.signal();
             // This thread waits for the other process, not for the frontend.
             self.world.progress.waits();

@@ -27,7 +27,8 @@ use super::setup::{EndRequest, Listen, take_signals};
 use super::succession::{Succession, serves};
 use super::window::Window;
 use super::workers::{
-    CHANNEL_TOKEN, FromWorker, HANDS_OVER_TOKEN, OUTPUT_TOKEN, Unexplained, Whose, WorkerOptions, Workers,
+    CHANNEL_TOKEN, FromWorker, HANDS_OVER_TOKEN, OUTPUT_TOKEN, START_WAIT_MAX, Unexplained, Whose,
+    WorkerOptions, Workers,
 };
 use crate::device::{Device, DeviceOptions, Effects, GuestError, MapsAtReset};
 use crate::ipc::{
@@ -286,6 +287,7 @@ impl Server {
             let now = Instant::now();
             self.closing_due(now);
             self.world.kill_due(now);
+            self.late_starts_due(now);
             self.world.turns(now);
             self.settle();
             self.hand_overs_due(now);
@@ -633,7 +635,11 @@ impl Server {
 
     pub(super) fn worker_says(&mut self, ctx_id: ContextId, message: ToDevice, fd: Option<OwnedFd>) {
         match message {
-            ToDevice::Ready => log::debug!(context = ctx_id.0; "the worker of context {ctx_id} is ready"),
+            ToDevice::Ready => {
+                log::debug!(context = ctx_id.0; "the worker of context {ctx_id} is ready");
+                self.world.workers.has_started(ctx_id);
+                self.device.worker_started(ctx_id, &mut self.world);
+            }
             ToDevice::FenceSignalled(ipc::Fence { ring_idx, fence_id }) => {
                 self.device.fence_signalled(ctx_id, ring_idx, fence_id, &mut self.world);
             }
@@ -838,6 +844,14 @@ impl Server {
         }
         if std::mem::take(&mut self.world.backlog.reports) {
             self.report_memory();
+        }
+    }
+
+    /// Has guests go on whose workers have not started in time.
+    fn late_starts_due(&mut self, now: Instant) {
+        while let Some(ctx_id) = self.world.workers.late_start(now) {
+            self.world.log_of(ctx_id, ContextEvent::StartsLate(START_WAIT_MAX));
+            self.device.worker_started(ctx_id, &mut self.world);
         }
     }
 

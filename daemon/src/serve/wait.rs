@@ -1,5 +1,6 @@
 //! The device thread's wait for events and requests, which follows [`waiting::attention`].
 
+use super::effects::World;
 use super::handover::idle::Idle;
 use super::handover::restless::Restless;
 use super::run::Server;
@@ -111,7 +112,8 @@ impl Server {
 
     /// Returns when there is something to do even if nothing has happened.
     fn deadline(&self) -> Option<Instant> {
-        let workers = [self.world.workers.next_deadline(), self.world.hangs.next_look()];
+        let World { workers, hangs, .. } = &self.world;
+        let workers = [workers.next_deadline(), workers.next_late_start(), hangs.next_look()];
         let others = [self.world.next_call(), self.world.listen_at, self.world.told.next_turn()];
         let restless = self.world.restless.as_ref().and_then(Restless::next_due);
         let idle = self.world.idle.as_ref().and_then(Idle::next_due);

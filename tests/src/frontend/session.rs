@@ -211,6 +211,14 @@ impl Session {
         Ok(Saved { state, bases })
     }
 
+    /// Has the daemon load the device as it was saved, while the rings are stopped.
+    ///
+    /// # Errors
+    /// The daemon does not load the device.
+    pub fn load(&self, saved: &Saved) -> Result<()> {
+        load(&self.frontend(), &saved.state)
+    }
+
     /// Lets the daemon go on after [`Self::save`], whether it has worked or not.
     pub fn go_on(&self, [control, cursor]: [u16; 2]) -> Result<()> {
         if self.vmm == Vmm::Qemu {

@@ -1,9 +1,12 @@
 //! The life of contexts: each has a process of its own, from creation to destruction.
 
-use anyhow::Result;
-use protocol::ids::{CapsetId, ContextId, RingIdx};
-use protocol::virtio_gpu::{Command, ResponseType};
-use tests::daemon::{Daemon, Holdings, eventually};
+use anyhow::{Context, Result, ensure};
+use protocol::ids::{BlobId, CapsetId, ContextId, RingIdx};
+use protocol::virtio_gpu::{BlobFlags, BlobMem, Command, ResponseType};
+use rustix::process::{Pid, Signal, kill_process};
+use std::time::Duration;
+use tests::daemon::{Daemon, Holdings, eventually, halt};
+use tests::daemon_process::launcher;
 use tests::guest::{Gpu, GpuError, PATIENCE};
 
 fn create(guest: &Gpu, context: u32, capset_id: u32) -> Result<(), GpuError> {
@@ -106,5 +109,31 @@ fn contexts_that_come_and_go_leave_nothing_behind() -> Result<()> {
             && after.anonymous_kib <= before.anonymous_kib + 1024
     });
     assert!(settled, "{before:?} became {after:?}");
+    Ok(())
+}
+
+/// Mesa gives its worker a few seconds for each answer once it has its first memory, so the start of a worker comes before that.
+#[test]
+fn a_guest_hears_that_its_memory_is_mapped_when_the_worker_has_started() -> Result<()> {
+    let daemon = Daemon::start()?;
+    let guest = daemon.guest()?;
+    let (early, late) = (guest.create_context("early")?, guest.new_context_id());
+    guest.submit_fenced(early, RingIdx(0), &[]).wait(PATIENCE)?;
+    let launcher = Pid::from_raw(launcher(daemon.id())? as i32);
+    let launcher = launcher.context("a process")?;
+    halt(launcher)?;
+    guest.call(&Command::CtxCreate { capset_id: CapsetId::VENUS, debug_name: b"late" }, Some(late))?;
+    let (blob_mem, blob_flags, blob_id) = (BlobMem::Host3d, BlobFlags::MAPPABLE, BlobId(0));
+    let resource_id = guest.new_resource_id();
+    let create =
+        Command::ResourceCreateBlob { resource_id, blob_mem, blob_flags, blob_id, size: 4096, entries: &[] };
+    guest.call(&create, Some(late))?;
+    let map = guest.start(&Command::ResourceMapBlob { resource_id, offset: 1 << 30 }, None, None);
+    ensure!(!map.arrives_within(Duration::from_millis(300)), "the worker has not started");
+    ensure!(guest.session.window.live() == 1, "the memory is mapped");
+    // Other programs do not wait.
+    guest.create_shmem(early, 4096)?;
+    kill_process(launcher, Signal::CONT)?;
+    map.wait(PATIENCE)?;
     Ok(())
 }

@@ -141,6 +141,25 @@ fn a_guest_goes_on_with_the_daemon_that_has_saved_it() -> Result<()> {
     Ok(())
 }
 
+#[test]
+fn a_device_in_use_loads_nothing_and_goes_on() -> Result<()> {
+    for vmm in [Vmm::Crosvm, Vmm::Qemu] {
+        let daemon = daemon()?;
+        let mut guest = Guest::start(&daemon, vmm)?;
+        guest.fill(7)?;
+        let saved = guest.gpu.session.save().with_context(|| daemon.log())?;
+        ensure!(guest.gpu.session.load(&saved).is_err(), "a device in use is replaced");
+        let log = daemon.log();
+        ensure!(
+            log.contains("no state of the GPU is loaded, and the GPU stays as it is: the guest"),
+            "{log}"
+        );
+        guest.gpu.session.go_on(saved.bases)?;
+        guest.check(7)?;
+    }
+    Ok(())
+}
+
 /// One state is loaded many times: each copy of the VM goes on in its own way, and so does the VM itself.
 #[test]
 fn copies_of_a_vm_go_on_differently() -> Result<()> {

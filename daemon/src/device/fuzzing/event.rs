@@ -94,6 +94,8 @@ pub(crate) enum Offset {
 /// The messages of a worker.
 #[derive(Debug)]
 pub(crate) enum Says {
+    /// The worker has started.
+    Started,
     Signalled {
         ring_idx: Id,
         fence: Id,
@@ -155,6 +157,7 @@ impl Arbitrary<'_> for Says {
             16..=18 => Self::Returns(u.arbitrary()?),
             19 => Self::GivesCredit { heap: heap(u)?, pages: u.int_in_range(0..=4)? },
             20 => Self::WantsBudget,
+            21 => Self::Started,
             26..=31 => Self::HandsOver(u.arbitrary()?),
             _ => Self::Signalled { ring_idx: u.arbitrary()?, fence: u.arbitrary()? },
         })

@@ -116,6 +116,7 @@ impl Rig {
         }
         match says {
             Says::HandsOver(step) => self.hands_over(ctx_id, *step),
+            Says::Started => self.device.worker_started(ctx_id, &mut self.world),
             Says::Signalled { ring_idx, fence } => {
                 let (ring_idx, fence_id) = ((*ring_idx).into(), FenceId(fence.0.into()));
                 self.device.fence_signalled(ctx_id, ring_idx, fence_id, &mut self.world);

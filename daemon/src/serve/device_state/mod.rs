@@ -38,7 +38,7 @@ use std::os::fd::OwnedFd;
 use std::sync::mpsc::Sender;
 use std::time::{Duration, Instant};
 
-/// Time in which everything that is in the way of a transfer has to pass: workers export memory, write checkpoints and end within moments.
+/// The time that workers have to finish exports, checkpoints and their own ends before the device process refuses the transfer.
 pub(super) const SETTLE_PATIENCE: Duration = Duration::from_secs(10);
 /// Time between two looks whether it has passed.
 const SETTLE_PAUSE: Duration = Duration::from_millis(10);
@@ -49,7 +49,7 @@ pub(super) enum Transferring {
     /// None is.
     #[default]
     None,
-    /// The transfer begins as soon as nothing is in the way, at this time at the latest.
+    /// The device process waits until no worker exports, writes a checkpoint or ends, and gives the transfer up at this time.
     Settles(Transfer, Instant),
     /// The state is being saved.
     Saves(Saving),
@@ -69,13 +69,21 @@ pub(super) struct Saving {
     pub(in crate::serve) writes: FxHashMap<ContextId, OwnedFd>,
     /// The contexts that stay for now, and the time at which their workers are asked again.
     pub(in crate::serve) again: Vec<(ContextId, Instant)>,
-    /// All contexts are at rest.
-    pub(in crate::serve) are_at_rest: bool,
-    /// The file is complete.
-    pub(in crate::serve) is_written: bool,
+    pub(in crate::serve) stage: SaveStage,
     pub(in crate::serve) begun: Instant,
-    /// The time at which contexts that are not at rest are waited for no longer.
+    /// The time at which the device process gives the save up, if the stage has not changed by then.
     pub(in crate::serve) until: Instant,
+}
+
+/// The stage of a save.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum SaveStage {
+    /// The contexts come to rest.
+    Rests,
+    /// The workers and the thread write.
+    Writes,
+    /// The file is complete. A worker may not have said yet that it has handed over.
+    Written,
 }
 
 impl Saving {

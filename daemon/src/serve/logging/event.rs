@@ -31,6 +31,8 @@ pub(in crate::serve) enum DeviceEvent<'a> {
     /// The device goes on with the state of so many contexts, which was read within this time.
     StateLoaded(usize, Span),
     StateNotLoaded(&'a dyn fmt::Display),
+    /// No load begins, for this reason.
+    LoadRefused(&'a dyn fmt::Display),
     /// The host cannot do what a request needs.
     Failed {
         what: &'static str,
@@ -49,6 +51,8 @@ pub(in crate::serve) enum ContextEvent<'a> {
         kind: &'static str,
         why: &'a str,
     },
+    /// The context's worker has not started within this time.
+    StartsLate(Duration),
     /// A hand-over is done: `now` says what has become of the context.
     HandedOver {
         now: &'static str,
@@ -114,6 +118,7 @@ impl DeviceEvent<'_> {
             Self::StateNotSaved(_) => (Level::Error, "state not saved"),
             Self::StateLoaded(..) => (Level::Info, "state loaded"),
             Self::StateNotLoaded(_) => (Level::Error, "state not loaded"),
+            Self::LoadRefused(_) => (Level::Error, "load refused"),
             Self::Failed { what, .. } => (Level::Warn, what),
         }
     }
@@ -153,6 +158,9 @@ impl fmt::Display for DeviceEvent<'_> {
             Self::StateNotLoaded(why) => {
                 write!(f, "the state of the GPU is not loaded, and the GPU is as after power-on: {why}")
             }
+            Self::LoadRefused(why) => {
+                write!(f, "no state of the GPU is loaded, and the GPU stays as it is: {why}")
+            }
             Self::Failed { what, why } => write!(f, "{what}: {why}"),
         }
     }
@@ -166,6 +174,7 @@ impl ContextEvent<'_> {
             Self::Lost(_) => "context lost",
             Self::Overflow(limit) | Self::NotKept(limit) | Self::MemoryRefused(limit) => limit,
             Self::NotStarted { kind, .. } => kind,
+            Self::StartsLate(_) => "worker starts late",
             Self::NotHandedOver { .. } => "context not handed over",
             Self::SuccessorEnded(_) => "successor ended",
             Self::Recovered { .. } => "context recovered",
@@ -194,6 +203,12 @@ impl fmt::Display for Of<'_> {
                 write!(f, "context {ctx_id} is lost: limit {limit} reached, its worker is killed")
             }
             ContextEvent::NotStarted { why, .. } => f.write_str(why),
+            ContextEvent::StartsLate(time) => write!(
+                f,
+                "the worker of context {ctx_id} has not started within {}: the host is overloaded, or its GPU driver does not answer; the program \
+                 ends if the worker needs a few seconds more",
+                Span(time)
+            ),
             ContextEvent::HandedOver { now, pause, total } => {
                 let (pause, total) = (Span(pause), Span(total));
                 write!(f, "context {ctx_id} {now}: it was paused for {pause}, of {total} in all")

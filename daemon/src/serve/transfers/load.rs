@@ -9,14 +9,13 @@ use crate::serve::device_state::loader::{LoadedFile, Loader, Memory};
 use crate::serve::device_state::thread::Thread;
 use crate::serve::device_state::{Loading, Transferring};
 use crate::serve::handover::failure::Failure;
-use crate::serve::handover::{Asker, Purpose};
+use crate::serve::handover::{Asker, HAND_OVERS_MAX, Purpose};
 use crate::serve::logging::event::DeviceEvent;
 use crate::serve::run::{Server, TOKEN_STATE};
 use crate::transport::QUEUES;
 use outside::Span;
 use protocol::ids::ContextId;
-use rustc_hash::FxHashSet;
-use shm::StatusPage;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::collections::VecDeque;
 use std::fs::File;
 use std::os::fd::AsFd as _;
@@ -24,9 +23,7 @@ use std::sync::Arc;
 use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
-/// Contexts whose workers start at a time: those that are next to take their contexts over.
-const STARTING_MAX: usize = 4;
-/// Time for which a worker that has started waits for its turn to take its context over.
+/// The time that a started worker may wait until the loader reaches its context.
 const TURN_PATIENCE: Duration = Duration::from_secs(600);
 
 impl Server {
@@ -99,9 +96,10 @@ impl Server {
     fn build(&mut self, head: Head) -> Result<Memory, String> {
         let Head { device, answers, contexts, files, rings, cache_key } = head;
         self.device.check(&device)?;
-        let alive: FxHashSet<_> = device.alive().map(|(ctx_id, _)| ctx_id).collect();
+        let alive: FxHashMap<_, _> = device.alive().collect();
         let named: FxHashSet<_> = contexts.iter().map(|context| context.ctx_id).collect();
-        if alive != named || named.len() != contexts.len() {
+        let are_alive = named.iter().all(|ctx_id| alive.contains_key(ctx_id));
+        if !are_alive || named.len() != alive.len() || named.len() != contexts.len() {
             return Err("the state is damaged: its contexts contradict each other".into());
         }
         device.check_files(files.iter().map(|file| (file.bytes, file.piece, &file.resources[..])))?;
@@ -112,25 +110,20 @@ impl Server {
         if (0..QUEUES).any(|index| open[index] > session.vring(index).size_max()) {
             return Err("the state is damaged: more requests than a queue holds".into());
         }
-        let owners: Vec<_> = device.alive().collect();
         let loaded =
             self.world.blobs.load(&files).map_err(|error| format!("memory for the state: {error}"))?;
         self.device.resume(device, |request| session.resume_request(request))?;
         for (index, answers) in answers.into_iter().enumerate() {
             session.vring(index).answers_later(answers);
         }
-        self.world.rings.resume(rings.into_iter().filter(|ring| alive.contains(&ring.ctx_id())).collect());
+        self.world
+            .rings
+            .resume(rings.into_iter().filter(|ring| alive.contains_key(&ring.ctx_id())).collect());
         self.world.workers.keep_key(cache_key);
         for SavedContext { ctx_id, name, placement } in contexts {
-            let number = owners.iter().find(|(alive, _)| *alive == ctx_id).map(|(_, number)| *number);
-            let number = number.ok_or("a context without an owner")?;
-            let noted = StatusPage::create().and_then(|(page, file)| {
-                let gate = self.world.broker.as_ref().map(|broker| broker.begins(ctx_id, &name, &placement));
-                let gate = gate.transpose()?;
-                self.world.workers.is_loaded(ctx_id, (name, number), file, (placement, gate))?;
-                self.world.hangs.begins(ctx_id, page);
-                self.world.checkpoints.begins(ctx_id, Instant::now());
-                Ok(())
+            let number = *alive.get(&ctx_id).ok_or("a context without an owner")?;
+            let noted = self.world.begin_context(ctx_id, &name, &placement, |workers, page, gate| {
+                workers.is_loaded(ctx_id, (name.clone(), number), page, (placement.clone(), gate))
             });
             noted.map_err(|error| format!("a context cannot be noted: {error}"))?;
         }
@@ -143,7 +136,7 @@ impl Server {
     fn start_loaded(&mut self) {
         while let Transferring::Loads(loading) = &mut self.transferring {
             let starting = loading.left.len() - loading.to_start.len();
-            let Some(ctx_id) = loading.to_start.front().copied().filter(|_| starting < STARTING_MAX) else {
+            let Some(ctx_id) = loading.to_start.front().copied().filter(|_| starting < HAND_OVERS_MAX) else {
                 break;
             };
             loading.to_start.pop_front();
@@ -211,10 +204,6 @@ impl Server {
         }
     }
 
-    pub(super) fn load_due(&mut self, _: Instant) {
-        self.is_loaded();
-    }
-
     /// Ends the load if each context has its worker.
     fn is_loaded(&mut self) {
         let Transferring::Loads(loading) = &self.transferring else { return };
@@ -225,7 +214,7 @@ impl Server {
         }
     }
 
-    /// Calls the load off: the device is as after power-on.
+    /// Calls a load off that has begun: the device is as after power-on.
     pub(in crate::serve) fn load_fails(&mut self, reason: &str) {
         self.transfer_ends(&Err(DeviceEvent::StateNotLoaded(&reason)));
         if let Some(session) = &self.world.session {

@@ -23,7 +23,7 @@ impl Server {
         self.settles(now);
     }
 
-    /// Begins the transfer as soon as nothing is in the way.
+    /// Begins the transfer once no worker exports memory, writes a checkpoint or ends.
     fn settles(&mut self, now: Instant) {
         let Transferring::Settles(Transfer { direction, .. }, until) = &self.transferring else { return };
         let (direction, until) = (*direction, *until);
@@ -44,17 +44,19 @@ impl Server {
             }
             (Err(Failure { lasts: Lasts::ForNow, .. }), _) if now < until => {}
             (Err(Failure { reason, .. }), Direction::Save) => self.save_fails(&reason),
-            (Err(Failure { reason, .. }), Direction::Load) => self.load_fails(&reason),
+            (Err(Failure { reason, .. }), Direction::Load) => {
+                self.transfer_ends(&Err(DeviceEvent::LoadRefused(&reason)));
+            }
         }
     }
 
     /// Does the part of a transfer that is due.
     pub(super) fn transfer_due(&mut self, now: Instant) {
         match &self.transferring {
-            Transferring::None => {}
+            // A load waits for its thread and for workers only.
+            Transferring::None | Transferring::Loads(_) => {}
             Transferring::Settles(..) => self.settles(now),
             Transferring::Saves(_) => self.save_due(now),
-            Transferring::Loads(_) => self.load_due(now),
         }
     }
 

@@ -5,7 +5,7 @@ use crate::serve::device_state::format::{Head, PATIENCE, SavedContext, StateErro
 use crate::serve::device_state::link::Link;
 use crate::serve::device_state::saver::{Rest, Saver};
 use crate::serve::device_state::thread::Thread;
-use crate::serve::device_state::{Saving, Transferring};
+use crate::serve::device_state::{SaveStage, Saving, Transferring};
 use crate::serve::handover::failure::Failure;
 use crate::serve::handover::{AGAIN_AFTER, ASKED_FOR, REST_PATIENCE};
 use crate::serve::logging::event::DeviceEvent;
@@ -63,18 +63,9 @@ impl Server {
             Err(error) => return self.save_fails(&format!("no thread writes the state: {error}")),
         };
         let until = now + self.world.hangs.limit().saturating_add(REST_PATIENCE).max(ASKED_FOR);
-        let (again, are_at_rest, is_written) = (Vec::new(), false, false);
-        let saving = Saving {
-            thread,
-            rest,
-            contexts: contexts.clone(),
-            writes,
-            again,
-            are_at_rest,
-            is_written,
-            begun: now,
-            until,
-        };
+        let (again, stage) = (Vec::new(), SaveStage::Rests);
+        let saving =
+            Saving { thread, rest, contexts: contexts.clone(), writes, again, stage, begun: now, until };
         self.transferring = Transferring::Saves(saving);
         contexts.into_iter().for_each(|ctx_id| self.tell_to_write(ctx_id));
         // Without a context the thread is not waited for.
@@ -93,7 +84,7 @@ impl Server {
     /// Tells workers again that stayed for now, and gives up when contexts do not come to rest.
     pub(super) fn save_due(&mut self, now: Instant) {
         let Transferring::Saves(saving) = &mut self.transferring else { return };
-        if now >= saving.until && !saving.are_at_rest {
+        if now >= saving.until && saving.stage == SaveStage::Rests {
             let late = saving.writes.keys().min_by_key(|ctx_id| ctx_id.0).copied();
             let late = late.map(|ctx_id| self.in_words(ctx_id)).unwrap_or_default();
             return self.save_fails(&format!(
@@ -120,7 +111,7 @@ impl Server {
     pub(in crate::serve) fn does_not_save(&mut self, ctx_id: ContextId, reason: &str, for_now: bool) -> bool {
         let Transferring::Saves(saving) = &mut self.transferring else { return false };
         let again = Instant::now() + AGAIN_AFTER;
-        if for_now && again < saving.begun + ASKED_FOR && !saving.are_at_rest {
+        if for_now && again < saving.begun + ASKED_FOR && saving.stage == SaveStage::Rests {
             saving.again.push((ctx_id, again));
         } else {
             self.save_fails(&format!("{}: {}", self.in_words(ctx_id), Quoted(reason)));
@@ -131,13 +122,14 @@ impl Server {
     /// All contexts are at rest: gives the thread the rest of the state.
     pub(super) fn are_at_rest(&mut self) {
         let Transferring::Saves(saving) = &mut self.transferring else { return };
-        saving.are_at_rest = true;
+        saving.stage = SaveStage::Writes;
         // From here on the thread's patience with the frontend counts, and the workers' with the thread.
         saving.until = Instant::now() + PATIENCE.saturating_mul(2);
         let contexts = saving.contexts.clone();
         // What the workers said before they wrote: the fences that have passed, above all.
         contexts.iter().for_each(|ctx_id| self.hear_all(*ctx_id));
         self.settle();
+        self.device.await_no_start(&mut self.world);
         let rest = self.rest_of_state(&contexts);
         let Transferring::Saves(saving) = &self.transferring else { return };
         match rest {
@@ -193,7 +185,7 @@ impl Server {
         let Transferring::Saves(saving) = &mut self.transferring else { return };
         match ended {
             Ok(()) => {
-                saving.is_written = true;
+                saving.stage = SaveStage::Written;
                 self.may_be_saved();
             }
             Err(error) => self.save_fails(&error.to_string()),
@@ -203,7 +195,7 @@ impl Server {
     /// Ends the save if the file is complete and each worker has said that it has written everything.
     fn may_be_saved(&mut self) {
         let Transferring::Saves(saving) = &self.transferring else { return };
-        if saving.is_written && saving.writes.is_empty() {
+        if saving.stage == SaveStage::Written && saving.writes.is_empty() {
             let (count, took) = (saving.contexts.len(), saving.begun.elapsed());
             self.contexts_go_on();
             self.transfer_ends(&Ok(DeviceEvent::StateSaved(count, Span(took))));

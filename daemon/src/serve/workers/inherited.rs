@@ -5,7 +5,7 @@
 
 use super::crashes::Life;
 use super::{CHANNEL_TOKEN, Gate, OUTPUT_TOKEN, Process, SwappedOut, Worker, Workers};
-use crate::ipc::{Channel, Outbox, Placement};
+use crate::ipc::{Channel, Placement};
 use crate::sandbox::{Ended, FromChildren, Launcher};
 use crate::serve::logging::output::{Output, Printer};
 use crate::transport::PassedFiles;
@@ -194,23 +194,8 @@ impl Workers {
             }
         };
         inherited.pages.push((ctx_id, StatusPage::open(&page).map_err(io::Error::other)?));
-        let worker = Worker {
-            serial,
-            number,
-            channel,
-            process,
-            page,
-            outbox: Outbox::default(),
-            name,
-            gate,
-            placement,
-            owes_answer: false,
-            swapped_out: passed.swapped_out,
-            held: Outbox::default(),
-            life: Life::Runs,
-            sent: passed.sent,
-            kept: None,
-        };
+        let mut worker = Worker::new(number, (channel, process), page, name, (placement, gate));
+        (worker.swapped_out, worker.sent) = (passed.swapped_out, passed.sent);
         inherited.workers.push((ctx_id, worker, output));
         Ok(())
     }

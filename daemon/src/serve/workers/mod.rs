@@ -38,6 +38,8 @@ use waiting::Heuristic;
 
 /// The time that a worker has to end by itself.
 const GRACE: Duration = Duration::from_secs(2);
+/// The time after which a guest whose worker has not started hears all the same that its memory is mapped.
+pub(super) const START_WAIT_MAX: Duration = Duration::from_secs(30);
 /// Workers that may be ending at once, at most; beyond that the oldest are killed without grace.
 const ENDING_MAX: usize = 64;
 /// Messages taken from one worker before others get their turn.
@@ -93,6 +95,8 @@ pub(super) struct Workers {
     /// The numbers of workers that had ended before their contexts were given up.
     ended: Vec<u64>,
     contexts: FxHashMap<u32, ContextId>,
+    /// The contexts whose workers have not started yet, each with the time until which the guest waits for that.
+    starting: VecDeque<(Instant, ContextId)>,
     ending: VecDeque<Ending>,
     /// The launchers of other programs, whose workers are among the running ones, and the ends of workers whose launcher is gone.
     inherited: Vec<Arc<Launcher>>,
@@ -128,6 +132,35 @@ struct Worker {
     sent: u32,
     /// The messages that the worker has not executed, once it was asked for a checkpoint.
     kept: Option<Kept>,
+}
+
+impl Worker {
+    /// Makes a worker that runs, and was sent nothing.
+    fn new(
+        number: u64,
+        (channel, process): (Channel, Process),
+        page: OwnedFd,
+        name: String,
+        (placement, gate): (Placement, Option<Gate>),
+    ) -> Self {
+        Self {
+            serial: process.serial,
+            number,
+            channel,
+            process,
+            page,
+            outbox: Outbox::default(),
+            name,
+            gate,
+            placement,
+            owes_answer: false,
+            swapped_out: None,
+            held: Outbox::default(),
+            life: Life::Runs,
+            sent: 0,
+            kept: None,
+        }
+    }
 }
 
 /// The settings of a worker without a driver.
@@ -246,6 +279,7 @@ impl Workers {
             called_off: Vec::new(),
             ended: Vec::new(),
             contexts: FxHashMap::default(),
+            starting: VecDeque::new(),
             ending: VecDeque::new(),
             inherited: Vec::new(),
             orphans: Vec::new(),
@@ -267,6 +301,7 @@ impl Workers {
         let placement = self.placement.clone();
         let worker = self.launch(ctx_id, debug_name, number, page, (placement, gate), None)?;
         self.running.insert(ctx_id, worker);
+        self.starting.push_back((Instant::now() + START_WAIT_MAX, ctx_id));
         Ok(())
     }
 
@@ -289,23 +324,9 @@ impl Workers {
         self.launcher.launch(serial, ChildRole::Worker, self.family, &theirs.into_socket(), &printed)?;
         self.outputs.insert(serial, output);
         let process = Process { launcher: Arc::clone(&self.launcher), serial };
-        let mut worker = Worker {
-            serial,
-            number,
-            channel,
-            process,
-            page: page.try_clone_to_owned()?,
-            outbox: Outbox::default(),
-            name,
-            gate,
-            placement,
-            owes_answer: false,
-            swapped_out,
-            held: Outbox::default(),
-            life: Life::Runs,
-            sent: 0,
-            kept: None,
-        };
+        let page_of_worker = page.try_clone_to_owned()?;
+        let mut worker = Worker::new(number, (channel, process), page_of_worker, name, (placement, gate));
+        worker.swapped_out = swapped_out;
         self.contexts.insert(serial, ctx_id);
         log::debug!(context = ctx_id.0; "the worker of context {ctx_id} is started");
         if let Err(limit) = self.set_up(ctx_id, &mut worker, page) {
@@ -526,6 +547,7 @@ impl Workers {
 
     fn end_worker(&mut self, ctx_id: ContextId, leave: Leave) {
         self.end_successor(ctx_id, false);
+        self.has_started(ctx_id);
         if let Some(worker) = self.running.remove(&ctx_id) {
             self.put_away(ctx_id, worker, leave);
         }
@@ -613,6 +635,23 @@ impl Workers {
     /// Returns when [`Self::kill_late`] has something to do next.
     pub(super) fn next_deadline(&self) -> Option<Instant> {
         self.ending.front().map(|ending| ending.kill_at)
+    }
+
+    /// A context's worker has started, or ends.
+    pub(super) fn has_started(&mut self, ctx_id: ContextId) {
+        self.starting.retain(|(_, starts)| *starts != ctx_id);
+    }
+
+    /// Returns when [`Self::late_start`] has something to return next.
+    pub(super) fn next_late_start(&self) -> Option<Instant> {
+        self.starting.front().map(|(until, _)| *until)
+    }
+
+    /// Returns a context whose worker should have started by now: each only once.
+    pub(super) fn late_start(&mut self, now: Instant) -> Option<ContextId> {
+        let (_, ctx_id) = *self.starting.front().filter(|(until, _)| *until <= now)?;
+        self.starting.pop_front();
+        Some(ctx_id)
     }
 
     /// Kills the workers whose grace period is over.

@@ -16,7 +16,7 @@ impl Workers {
     ///
     /// # Errors
     ///
-    /// The name of the limit for which the worker is killed.
+    /// The limit that the worker has reached; the device process kills it.
     pub(in crate::serve) fn save(
         &mut self,
         ctx_id: ContextId,
@@ -34,7 +34,7 @@ impl Workers {
     ///
     /// # Errors
     ///
-    /// The name of the limit for which the worker is killed.
+    /// The limit that the worker has reached; the device process kills it.
     pub(in crate::serve) fn goes_on(&mut self, ctx_id: ContextId) -> Result<(), &'static str> {
         match self.running.get_mut(&ctx_id) {
             Some(worker) => worker.post(&self.epoll, &mut self.backlogs, ToWorker::GoOn, None),
@@ -62,23 +62,8 @@ impl Workers {
         let serial = self.next_serial;
         self.next_serial = serial.wrapping_add(1);
         let process = Process { launcher: Arc::clone(&self.launcher), serial };
-        let worker = Worker {
-            serial,
-            number,
-            channel,
-            process,
-            page,
-            outbox: Outbox::default(),
-            name,
-            gate,
-            placement,
-            owes_answer: false,
-            swapped_out: None,
-            held: Outbox::default(),
-            life: Life::Ended("it was loaded".into()),
-            sent: 0,
-            kept: None,
-        };
+        let mut worker = Worker::new(number, (channel, process), page, name, (placement, gate));
+        worker.life = Life::Ended("it was loaded".into());
         self.running.insert(ctx_id, worker);
         Ok(())
     }
