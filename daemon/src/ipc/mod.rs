@@ -14,6 +14,7 @@ mod message;
 #[cfg(test)]
 mod message_tests;
 mod outbox;
+mod slots;
 mod succession;
 
 pub use broker::{
@@ -27,4 +28,5 @@ pub use message::{
     WORKER_MESSAGES, WorkerSetup,
 };
 pub use outbox::{AtMost, Bound, Outbox, OutboxError};
+pub use slots::Slots;
 pub use succession::{FromSuccessor, SUCCESSION, ToSuccessor};

@@ -26,63 +26,73 @@ const THREADS_MAX: usize = 8;
 #[derive(Debug, Default)]
 struct Block {
     number: u64,
-    /// The bytes of the block.
+    /// The bytes of the block, with memory for more behind them.
     plain: Vec<u8>,
+    /// The number of bytes of the block.
+    length: usize,
     /// Its data, compressed or not. A writer's data begin with the header.
     data: Vec<u8>,
-    /// What the header says of the plain bytes: their number and their checksum.
-    length: usize,
+    /// The checksum of the bytes, as the header says.
     hash: u64,
 }
 
-/// Threads that work on blocks. They end by themselves when this value is gone.
+/// A block, and the place where its result is awaited.
+type Job = (Block, SyncSender<io::Result<Block>>);
+
+/// Threads that work on blocks. A new thread starts when the others have enough to do. All end by themselves when this value is gone.
 struct Pool {
     work: fn(Block) -> io::Result<Block>,
-    /// None if no thread could be started: then each block is worked on at once.
-    jobs: Option<Sender<(Block, SyncSender<io::Result<Block>>)>>,
+    jobs: Sender<Job>,
+    taken: Arc<Mutex<Receiver<Job>>>,
+    threads: usize,
+    threads_max: usize,
     /// The blocks under way, in their order.
     under_way: VecDeque<Receiver<io::Result<Block>>>,
-    at_once: usize,
 }
 
 impl Pool {
-    fn new(work: fn(Block) -> io::Result<Block>) -> Self {
-        let count = processors().min(THREADS_MAX);
-        let (jobs, taken) = channel::<(Block, SyncSender<io::Result<Block>>)>();
+    fn new(work: fn(Block) -> io::Result<Block>, threads_max: usize) -> Self {
+        let (jobs, taken) = channel();
         let taken = Arc::new(Mutex::new(taken));
-        let run = |taken: Arc<Mutex<Receiver<(Block, SyncSender<_>)>>>| {
-            move || loop {
+        Self { work, jobs, taken, threads: 0, threads_max, under_way: VecDeque::new() }
+    }
+
+    /// Returns whether as many blocks are under way as all threads can use.
+    fn is_full(&self) -> bool {
+        self.under_way.len() >= 2 * self.threads_max.max(1)
+    }
+
+    /// Has a block worked on.
+    fn put(&mut self, block: Block) {
+        // Most states have one block, which needs no thread.
+        if self.under_way.len() > self.threads && self.threads < self.threads_max {
+            self.start();
+        }
+        let (done, result) = sync_channel(1);
+        if self.threads == 0 {
+            let _ = done.send((self.work)(block));
+        } else {
+            // This value holds the other end too, so the job is taken.
+            let _ = self.jobs.send((block, done));
+        }
+        self.under_way.push_back(result);
+    }
+
+    /// Starts a thread. If the system refuses, no other is started.
+    fn start(&mut self) {
+        let (work, taken) = (self.work, Arc::clone(&self.taken));
+        let run = move || {
+            loop {
                 let next = taken.lock().recv();
                 let Ok((block, done)) = next else { return };
                 // If nothing waits for the block, the transfer is over.
                 let _ = done.send(work(block));
             }
         };
-        let threads = (0..count).map(|_| {
-            let thread = std::thread::Builder::new().name("blocks".into());
-            thread.spawn(run(Arc::clone(&taken))).is_ok()
-        });
-        let started = threads.filter(|is_started| *is_started).count();
-        let jobs = (started > 0).then_some(jobs);
-        Self { work, jobs, under_way: VecDeque::new(), at_once: 2 * started.max(1) }
-    }
-
-    /// Returns whether all threads have enough to do.
-    fn is_full(&self) -> bool {
-        self.under_way.len() >= self.at_once
-    }
-
-    /// Has a block worked on.
-    fn put(&mut self, block: Block) {
-        let (done, result) = sync_channel(1);
-        let left = match &self.jobs {
-            Some(jobs) => jobs.send((block, done)).err().map(|error| error.0),
-            None => Some((block, done)),
-        };
-        if let Some((block, done)) = left {
-            let _ = done.send((self.work)(block));
+        match std::thread::Builder::new().name("blocks".into()).spawn(run) {
+            Ok(_) => self.threads += 1,
+            Err(_) => self.threads_max = self.threads,
         }
-        self.under_way.push_back(result);
     }
 
     /// Waits for the next block. Returns none if none is under way.
@@ -104,12 +114,29 @@ pub(super) struct BlockWriter<W: Write> {
 impl<W: Write> BlockWriter<W> {
     pub(super) fn new(out: W) -> Self {
         let (current, spare, number) = Default::default();
-        Self { out, pool: Pool::new(encode), current, spare, number }
+        Self { out, pool: Pool::new(encode, threads_max()), current, spare, number }
+    }
+
+    /// Returns a buffer for the next bytes, at most so many, which are written by [`Self::filled`].
+    pub(super) fn buffer(&mut self, most: usize) -> &mut [u8] {
+        let Block { plain, length, .. } = &mut self.current;
+        plain.resize(BLOCK_BYTES, 0);
+        let some = most.min(BLOCK_BYTES - *length);
+        &mut plain[*length..][..some]
+    }
+
+    /// Writes the first `count` bytes of the last [`Self::buffer`].
+    pub(super) fn filled(&mut self, count: usize) -> io::Result<()> {
+        self.current.length += count;
+        match self.current.length == BLOCK_BYTES {
+            true => self.put_current(),
+            false => Ok(()),
+        }
     }
 
     /// Writes all blocks, and the end.
     pub(super) fn finish(mut self) -> io::Result<W> {
-        if !self.current.plain.is_empty() {
+        if self.current.length > 0 {
             self.put_current()?;
         }
         while self.write_next()? {}
@@ -125,7 +152,7 @@ impl<W: Write> BlockWriter<W> {
         }
         let next = self.spare.pop().unwrap_or_default();
         let mut block = std::mem::replace(&mut self.current, next);
-        self.current.plain.clear();
+        self.current.length = 0;
         block.number = self.number;
         self.number += 1;
         self.pool.put(block);
@@ -143,11 +170,10 @@ impl<W: Write> BlockWriter<W> {
 
 impl<W: Write> Write for BlockWriter<W> {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
-        let some = bytes.len().min(BLOCK_BYTES - self.current.plain.len());
-        self.current.plain.extend_from_slice(&bytes[..some]);
-        if self.current.plain.len() == BLOCK_BYTES {
-            self.put_current()?;
-        }
+        let buffer = self.buffer(bytes.len());
+        let some = buffer.len();
+        buffer.copy_from_slice(&bytes[..some]);
+        self.filled(some)?;
         Ok(some)
     }
 
@@ -171,7 +197,21 @@ pub(super) struct BlockReader<R: Read> {
 impl<R: Read> BlockReader<R> {
     pub(super) fn new(from: R) -> Self {
         let (current, done, spare, number, is_over) = Default::default();
-        Self { from, pool: Pool::new(decode), current, done, spare, number, is_over }
+        Self { from, pool: Pool::new(decode, threads_max()), current, done, spare, number, is_over }
+    }
+
+    /// Returns the next bytes, at most so many; none at the end.
+    pub(super) fn some(&mut self, most: usize) -> io::Result<&[u8]> {
+        if self.done == self.current.length {
+            self.fetch()?;
+            let Some(next) = self.pool.next().transpose()? else { return Ok(&[]) };
+            self.spare.push(std::mem::replace(&mut self.current, next));
+            self.done = 0;
+        }
+        let bytes = &self.current.plain[self.done..self.current.length];
+        let bytes = &bytes[..most.min(bytes.len())];
+        self.done += bytes.len();
+        Ok(bytes)
     }
 
     /// Has blocks decoded ahead, until all threads have enough to do or the end is read.
@@ -207,22 +247,21 @@ impl<R: Read> Read for BlockReader<R> {
         if buffer.is_empty() {
             return Ok(0);
         }
-        if self.done == self.current.plain.len() {
-            self.fetch()?;
-            let Some(next) = self.pool.next().transpose()? else { return Ok(0) };
-            self.spare.push(std::mem::replace(&mut self.current, next));
-            self.done = 0;
-        }
-        let some = buffer.len().min(self.current.plain.len() - self.done);
-        buffer[..some].copy_from_slice(&self.current.plain[self.done..][..some]);
-        self.done += some;
-        Ok(some)
+        let some = self.some(buffer.len())?;
+        buffer[..some.len()].copy_from_slice(some);
+        Ok(some.len())
     }
+}
+
+/// Returns the number of threads that may work on blocks of one state.
+fn threads_max() -> usize {
+    processors().min(THREADS_MAX)
 }
 
 /// Compresses a block, unless that makes it larger, and puts its header before the data.
 fn encode(mut block: Block) -> io::Result<Block> {
-    let Block { number, plain, data, .. } = &mut block;
+    let Block { number, plain, length, data, .. } = &mut block;
+    let plain = &plain[..*length];
     data.resize(HEADER_BYTES + get_maximum_output_size(plain.len()), 0);
     let compressed = compress_into(plain, &mut data[HEADER_BYTES..]).map_err(io::Error::other)?;
     let stored = compressed.min(plain.len());
@@ -240,7 +279,9 @@ fn encode(mut block: Block) -> io::Result<Block> {
 /// Makes the bytes of a block of its data.
 fn decode(mut block: Block) -> io::Result<Block> {
     let Block { number, plain, data, length, hash } = &mut block;
-    plain.resize(*length, 0);
+    // Memory that is there is not filled again.
+    plain.resize(plain.len().max(*length), 0);
+    let plain = &mut plain[..*length];
     let is_whole = match data.len() == *length {
         true => {
             plain.copy_from_slice(data);
@@ -327,9 +368,14 @@ mod tests {
 
     #[test]
     fn without_a_thread_blocks_are_worked_on_at_once() {
-        let mut pool = Pool { work: encode, jobs: None, under_way: VecDeque::new(), at_once: 2 };
+        let mut pool = Pool::new(encode, 0);
         assert!(pool.next().is_none());
-        pool.put(Block { plain: b"some bytes".to_vec(), ..Block::default() });
-        assert_eq!(pool.next().unwrap().unwrap().plain, b"some bytes");
+        for number in 0..2 {
+            pool.put(Block { number, plain: b"some bytes".to_vec(), length: 10, ..Block::default() });
+        }
+        assert!(pool.is_full());
+        for number in 0..2 {
+            assert_eq!(pool.next().unwrap().unwrap().number, number);
+        }
     }
 }

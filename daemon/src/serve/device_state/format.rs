@@ -10,6 +10,7 @@
 //! have their length before them, in four bytes. Whoever reads the bytes takes them to be hostile: a frontend may send anything.
 
 use super::blocks::{BlockReader, BlockWriter};
+use super::contents;
 use crate::device::PassedDevice;
 use crate::ipc::{self, Placement};
 use crate::serve::blobs::SavedFile;
@@ -21,6 +22,7 @@ use protocol::ids::ContextId;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
+use std::os::fd::AsFd;
 use std::time::Duration;
 
 /// The first bytes of each state.
@@ -34,9 +36,6 @@ const RECORD_BYTES_MAX: usize = 64;
 
 /// Time without progress after which a transfer with a frontend is given up.
 pub(in crate::serve) const PATIENCE: Duration = Duration::from_secs(60);
-/// Slots through which the contents of a context pass, and bytes of each, at most: as many as workers use.
-pub(super) const SLOTS_MAX: u32 = 4;
-pub(super) const SLOT_BYTES_MAX: u64 = 16 << 20;
 
 /// Everything but the contents of memory and what workers have written down.
 #[derive(Clone, Debug, PartialEq, Serialize, Deserialize)]
@@ -142,6 +141,17 @@ impl<W: Write> StateWriter<W> {
         self.blocks.write_all(bytes).map_err(failed)
     }
 
+    /// Writes the bytes of a memory file from `offset` on, so many.
+    pub(super) fn contents(&mut self, file: impl AsFd, offset: u64, bytes: u64) -> Result<(), StateError> {
+        let mut done = 0;
+        while done < bytes {
+            let read = contents::read(&file, offset + done, self.blocks.buffer(at_most(bytes - done)))?;
+            self.blocks.filled(read).map_err(failed)?;
+            done += read as u64;
+        }
+        Ok(())
+    }
+
     /// Ends the state.
     pub(super) fn finish(self) -> Result<(), StateError> {
         let mut out = self.blocks.finish().map_err(failed)?;
@@ -196,6 +206,25 @@ impl<R: Read> StateReader<R> {
         self.blocks.read_exact(buffer).map_err(unread)
     }
 
+    /// Reads bytes, so many, into a memory file from `offset` on. Zeroes are not written into a file that `is_new`.
+    pub(super) fn contents(
+        &mut self,
+        file: impl AsFd,
+        (offset, is_new): (u64, bool),
+        bytes: u64,
+    ) -> Result<(), StateError> {
+        let mut done = 0;
+        while done < bytes {
+            let some = self.blocks.some(at_most(bytes - done)).map_err(unread)?;
+            if some.is_empty() {
+                return Err(StateError::Damaged("it ends too soon"));
+            }
+            contents::write(&file, (offset + done, is_new), some)?;
+            done += some.len() as u64;
+        }
+        Ok(())
+    }
+
     /// Reads the end.
     pub(super) fn finish(mut self) -> Result<(), StateError> {
         match self.blocks.read(&mut [0]).map_err(unread)? {
@@ -203,6 +232,11 @@ impl<R: Read> StateReader<R> {
             _ => Err(StateError::Damaged("bytes behind its end")),
         }
     }
+}
+
+/// Returns how many of so many bytes are asked for at a time.
+fn at_most(left: u64) -> usize {
+    usize::try_from(left).unwrap_or(usize::MAX)
 }
 
 /// The error of a file that takes nothing more.

@@ -1,8 +1,8 @@
 //! The state of a device, as anyone may have written it.
 
-use super::format::{HEAD_BYTES_MAX, Head, Record, SLOT_BYTES_MAX, StateError, StateReader, StateWriter};
+use super::format::{HEAD_BYTES_MAX, Head, Record, StateError, StateReader, StateWriter};
 use crate::device::samples::{self, CONTEXT, EXPORTED, SHMEM, SIZE};
-use crate::ipc::{self, Placement};
+use crate::ipc::{self, Placement, Slots};
 use crate::serve::blobs::SavedFile;
 use crate::serve::device_state::format::SavedContext;
 use crate::transport::PassedRequest;
@@ -60,7 +60,7 @@ fn read(bytes: &[u8]) -> Result<usize, StateError> {
             records += 1;
             match state.record()? {
                 Record::Bytes(length) => skip(&mut state, length.into())?,
-                Record::Slots { bytes, .. } => slot = bytes.min(SLOT_BYTES_MAX),
+                Record::Slots { bytes, .. } => slot = bytes.min(Slots::BYTES_MAX),
                 Record::Slot => skip(&mut state, slot)?,
                 Record::File(_) | Record::End => {}
                 Record::Over => break,

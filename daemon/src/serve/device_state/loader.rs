@@ -2,12 +2,11 @@
 //!
 //! It decodes nothing of that: the worker takes it to be as hostile as the guest.
 
-use super::copies;
-use super::format::{HEAD_BYTES_MAX, Head, Record, SLOT_BYTES_MAX, SLOTS_MAX, StateError, StateReader};
+use super::format::{HEAD_BYTES_MAX, Head, Record, StateError, StateReader};
 use super::link::Link;
 use super::patient_file::PatientFile;
 use super::thread::{Report, Reports};
-use crate::ipc::{HandOver, INLINE_SUBMIT_MAX};
+use crate::ipc::{HandOver, INLINE_SUBMIT_MAX, Slots};
 use config::{MemoryId, MemoryName};
 use rustc_hash::FxHashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
@@ -46,7 +45,7 @@ impl Loader {
             reports.report(Report::Head(Box::new(head)));
             let Memory(files) = memory.recv().map_err(|_| StateError::Cancelled)?;
             for LoadedFile { file, bytes, .. } in &files {
-                copies::into(file, (0, true), *bytes, |some| state.bytes(some))?;
+                state.contents(file, (0, true), *bytes)?;
             }
             let pieces = files.into_iter().filter_map(|loaded| Some((loaded.piece?, loaded.file))).collect();
             for _ in 0..contexts {
@@ -98,25 +97,21 @@ fn load_context(
     }
 }
 
-/// The slots through which contents pass to a worker.
-struct Slots {
-    count: u32,
-    bytes: u64,
-    file: OwnedFd,
-}
-
 /// Makes slots, and announces them to a worker.
-fn make_slots(link: &Link, count: u32, bytes: u64) -> Result<Slots, StateError> {
-    if !(1..=SLOTS_MAX).contains(&count) || !(1..=SLOT_BYTES_MAX).contains(&bytes) {
-        return Err(StateError::Damaged("slots of another size or number"));
-    }
-    let file = shm::create("slots", u64::from(count) * bytes).map_err(StateError::Memory)?;
+fn make_slots(link: &Link, count: u32, bytes: u64) -> Result<(Slots, OwnedFd), StateError> {
+    let slots = Slots::announced(count, bytes);
+    let slots = slots.ok_or(StateError::Damaged("slots of another size or number"))?;
+    let file = shm::create("slots", slots.all()).map_err(StateError::Memory)?;
     link.send(&HandOver::Slots { count, bytes }, Some(file.as_fd()))?;
-    Ok(Slots { count, bytes, file })
+    Ok((slots, file))
 }
 
 /// Passes the contents of each slot to a worker, and waits until it has taken all of them.
-fn load_contents(link: &Link, state: &mut StateReader<PatientFile>, slots: &Slots) -> Result<(), StateError> {
+fn load_contents(
+    link: &Link,
+    state: &mut StateReader<PatientFile>,
+    (slots, file): &(Slots, OwnedFd),
+) -> Result<(), StateError> {
     let (mut at, mut filled) = (0, 0);
     loop {
         match state.record()? {
@@ -124,14 +119,13 @@ fn load_contents(link: &Link, state: &mut StateReader<PatientFile>, slots: &Slot
             Record::Over => break,
             _ => return Err(StateError::Damaged("a record in the wrong place")),
         }
-        if filled == slots.count {
+        if filled == slots.count() {
             await_emptied(link)?;
             filled -= 1;
         }
-        let offset = u64::from(at) * slots.bytes;
-        copies::into(&slots.file, (offset, false), slots.bytes, |some| state.bytes(some))?;
+        state.contents(file, (slots.place(at), false), slots.bytes())?;
         link.send(&HandOver::Filled, None)?;
-        (at, filled) = ((at + 1) % slots.count, filled + 1);
+        (at, filled) = (at + 1, filled + 1);
     }
     (0..filled).try_for_each(|_| await_emptied(link))
 }

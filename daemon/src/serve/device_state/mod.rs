@@ -14,7 +14,7 @@
 //! for the frontend and for workers; the device thread, whose part is in `super::transfers`, waits for neither.
 
 mod blocks;
-mod copies;
+mod contents;
 pub(super) mod format;
 #[cfg(any(test, feature = "fuzzing"))]
 pub(super) mod fuzzing;

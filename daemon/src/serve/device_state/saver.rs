@@ -2,14 +2,12 @@
 //!
 //! It decodes nothing of what a worker writes down, and believes no worker: each could only damage the record of its own context.
 
-use super::copies;
-use super::format::{Head, Record, SLOT_BYTES_MAX, SLOTS_MAX, StateError, StateWriter};
+use super::format::{Head, Record, StateError, StateWriter};
 use super::link::Link;
 use super::patient_file::PatientFile;
 use super::thread::{Report, Reports};
-use crate::ipc::HandOver;
+use crate::ipc::{HandOver, Slots};
 use config::MemoryName;
-use protocol::ids::ContextId;
 use shm::{FixedFile, inspect};
 use std::os::fd::OwnedFd;
 use std::sync::mpsc::Receiver;
@@ -46,7 +44,7 @@ impl Saver {
             let mut state = StateWriter::new(file)?;
             state.message(&head)?;
             for (file, saved) in files.iter().zip(&head.files) {
-                copies::out(file, 0, saved.bytes, |some| state.bytes(some))?;
+                state.contents(file, 0, saved.bytes)?;
             }
             for (link, contents_max) in links.into_iter().zip(contents_max) {
                 save_context(&link, &mut state, contents_max)?;
@@ -55,13 +53,6 @@ impl Saver {
         };
         reports.report(Report::Ended(written()));
     }
-}
-
-/// The slots through which a worker sends contents.
-struct Slots {
-    count: u32,
-    bytes: u64,
-    file: OwnedFd,
 }
 
 /// Writes what the worker of a context writes down, with at most so many bytes of contents.
@@ -83,7 +74,7 @@ fn save_context(
                 state.bytes(&bytes)?;
             }
             Some((HandOver::Slots { count, bytes }, Some(file))) if slots.is_none() => {
-                slots = Some(Slots::of(link.ctx_id, count, bytes, file)?);
+                slots = Some((announced(link, count, bytes, &file)?, file));
                 state.message(&Record::Slots { count, bytes })?;
             }
             Some((HandOver::End, None)) => break,
@@ -102,10 +93,10 @@ fn save_context(
 fn save_contents(
     link: &Link,
     state: &mut StateWriter<PatientFile>,
-    slots: &Slots,
+    (slots, file): &(Slots, OwnedFd),
     contents_max: u64,
 ) -> Result<(), StateError> {
-    let (mut at, mut left) = (0, contents_max.saturating_add(slots.bytes));
+    let (mut at, mut left) = (0, contents_max.saturating_add(slots.bytes()));
     loop {
         match link.receive()? {
             Some((HandOver::Filled, None)) => {}
@@ -113,27 +104,19 @@ fn save_contents(
             None => return Ok(()),
         }
         left = left
-            .checked_sub(slots.bytes)
+            .checked_sub(slots.bytes())
             .ok_or_else(|| link.broken("its worker has more contents than it was granted memory"))?;
         state.message(&Record::Slot)?;
-        let offset = u64::from(at) * slots.bytes;
-        copies::out(&slots.file, offset, slots.bytes, |some| state.bytes(some))?;
+        state.contents(file, slots.place(at), slots.bytes())?;
         link.send(&HandOver::Emptied, None)?;
-        at = (at + 1) % slots.count;
+        at += 1;
     }
 }
 
-impl Slots {
-    /// Takes the slots that a worker announces.
-    fn of(ctx_id: ContextId, count: u32, bytes: u64, file: OwnedFd) -> Result<Self, StateError> {
-        let is_sound = (1..=SLOTS_MAX).contains(&count) && (1..=SLOT_BYTES_MAX).contains(&bytes);
-        let needed = u64::from(count) * bytes.min(SLOT_BYTES_MAX);
-        match inspect(&file) {
-            Ok((FixedFile::Memfd, there)) if is_sound && there >= needed => Ok(Self { count, bytes, file }),
-            _ => Err(StateError::Worker(
-                ctx_id,
-                "its worker sends contents through something that is no memory",
-            )),
-        }
+/// Returns the slots of a file that a worker announces.
+fn announced(link: &Link, count: u32, bytes: u64, file: &OwnedFd) -> Result<Slots, StateError> {
+    match (Slots::announced(count, bytes), inspect(file)) {
+        (Some(slots), Ok((FixedFile::Memfd, there))) if there >= slots.all() => Ok(slots),
+        _ => Err(link.broken("its worker sends contents through something that is no memory")),
     }
 }

@@ -4,66 +4,15 @@
 //! Both know from the snapshot how many bytes there are, so neither can be made to copy on and on.
 
 use super::link::{Link, LinkError};
-use crate::ipc::HandOver;
+use crate::ipc::{HandOver, Slots};
 use crate::worker::backend::Contents;
-use std::ops::Range;
 use std::os::fd::{AsFd as _, OwnedFd};
 use std::sync::Arc;
 use vulkan::snapshot::NotMovable;
 use vulkan::{Allowance, Cancel, ContextLost, MemoryFile, Piece};
 
-/// The bytes of a slot, at most. Copying so many should take much longer than a message.
-const SLOT_BYTES: u64 = 16 << 20;
-
-/// The number of slots, at most: those that one worker copies out of and the other into, and those on the way.
-const SLOTS: u32 = 4;
-
 /// The slots that one device copies at once: the next copy begins before the last has ended, so that the bus is never idle.
 const AT_ONCE: u32 = 2;
-
-/// The slots of a memory file.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) struct Slots {
-    count: u32,
-    bytes: u64,
-}
-
-impl Slots {
-    /// Returns the slots for so many bytes in all: whole pages, at least one.
-    fn for_bytes(all: u64) -> Self {
-        let bytes = all.min(SLOT_BYTES);
-        Self { count: u32::try_from(all.div_ceil(bytes)).unwrap_or(SLOTS).min(SLOTS), bytes }
-    }
-
-    /// Returns the slots that another worker announces.
-    ///
-    /// # Errors
-    ///
-    /// The number or the size is not what an honest worker announces.
-    fn announced(count: u32, bytes: u64) -> Result<Self, ContextLost> {
-        let page = rustix::param::page_size() as u64;
-        match (1..=SLOTS).contains(&count)
-            && (page..=SLOT_BYTES).contains(&bytes)
-            && bytes.is_multiple_of(page)
-        {
-            true => Ok(Self { count, bytes }),
-            false => Err(ContextLost::broken("slots of another size or number")),
-        }
-    }
-
-    /// Returns the bytes of all slots.
-    fn all(self) -> u64 {
-        u64::from(self.count) * self.bytes
-    }
-
-    /// Returns the parts in which so many bytes pass, each with the place of its slot.
-    fn parts(self, all: u64) -> impl Iterator<Item = (Range<u64>, u64)> {
-        (0..all.div_ceil(self.bytes)).map(move |at| {
-            let start = at * self.bytes;
-            (start..all.min(start + self.bytes), at % u64::from(self.count) * self.bytes)
-        })
-    }
-}
 
 /// The old worker's end.
 pub(super) struct Outgoing {
@@ -94,7 +43,7 @@ impl Outgoing {
 
     /// Tells the other worker the slots that contents pass through.
     pub(super) fn announce(&self, link: &Link) -> Result<(), LinkError> {
-        let Slots { count, bytes } = self.slots;
+        let (count, bytes) = (self.slots.count(), self.slots.bytes());
         link.send(&HandOver::Slots { count, bytes }, Some(self.file.as_fd()))
     }
 
@@ -107,7 +56,7 @@ impl Outgoing {
         let (mut on_the_way, mut begun) = (0, 0);
         for (part, slot) in self.slots.parts(self.contents.bytes()) {
             // While no slot is free, the other worker is told of copies that end.
-            while on_the_way == self.slots.count {
+            while on_the_way == self.slots.count() {
                 let heard = if begun == 0 { link.receive().map(Some) } else { link.try_receive() };
                 if is_emptied(heard)? {
                     on_the_way -= 1;
@@ -159,7 +108,8 @@ impl Incoming {
     pub(super) fn announced(count: u32, bytes: u64, file: OwnedFd) -> Result<Self, ContextLost> {
         // The file counts for the worker that was granted it, and goes back when that worker ends.
         let file = Arc::new(MemoryFile::new(file, Piece::uncounted()));
-        Ok(Self { file, slots: Slots::announced(count, bytes)? })
+        let slots = Slots::announced(count, bytes);
+        Ok(Self { file, slots: slots.ok_or_else(|| ContextLost::broken("slots of another size or number"))? })
     }
 
     /// Receives all contents.
@@ -193,6 +143,7 @@ impl Incoming {
 mod tests {
     use super::*;
     use crate::ipc::Channel;
+    use std::ops::Range;
     use std::sync::atomic::{AtomicUsize, Ordering::SeqCst};
 
     const PAGE: u64 = 4096;
@@ -239,7 +190,7 @@ mod tests {
 
     #[test]
     fn a_copy_begins_before_the_last_has_ended_as_long_as_slots_are_emptied() {
-        let slots = Slots { count: SLOTS, bytes: PAGE };
+        let slots = Slots::announced(Slots::COUNT_MAX, PAGE).unwrap();
         let file = shm::create("slots", slots.all()).unwrap();
         let (ours, theirs) = Channel::pair().unwrap();
         let link = Link::new(ours.into_socket(), Cancel::default(), super::super::link::PATIENCE);
