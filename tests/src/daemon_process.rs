@@ -13,7 +13,7 @@ use rustix::process::{Pid, Signal, kill_process};
 use tempfile::TempDir;
 
 use crate::packages::HostVulkan;
-use crate::program::cargo::{build, cargo, own_profile};
+use crate::program::cargo::{build, cargo, cargo_of_users, own_profile};
 use crate::program::stat::Stat;
 use crate::sources::repository;
 
@@ -282,7 +282,7 @@ fn built_before() -> Option<PathBuf> {
 /// It does not build.
 pub fn build_daemon(release: bool) -> Result<PathBuf> {
     let target = own_profile()?.parent().context("a profile lies in the target folder")?.to_owned();
-    let mut cargo = cargo();
+    let mut cargo = if release { cargo_of_users() } else { cargo() };
     cargo.arg("build").arg("--target-dir").arg(&target);
     if release {
         // Users build it like this. The build takes minutes the first time, and should show its progress.
@@ -314,7 +314,7 @@ pub fn build_example(name: &str) -> Result<PathBuf> {
 /// It does not build.
 pub fn doctor_for_guests() -> Result<PathBuf> {
     let target = own_profile()?.parent().context("a profile lies in the target folder")?.to_owned();
-    let mut cargo = cargo();
+    let mut cargo = cargo_of_users();
     build(
         cargo.args(["--quiet", "doctor-for-guests"]).env("CARGO_TARGET_DIR", &target),
         "the program for VMs",

@@ -6,7 +6,7 @@
 //! `fuzz/README.md` says how to fuzz for days.
 
 use crate::package::Architecture;
-use crate::program::cargo::cargo;
+use crate::program::cargo::cargo_of_users;
 use anyhow::{Context, Result, bail, ensure};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -98,7 +98,7 @@ impl Place {
         let flags: Vec<_> = flags.chain(sanitizer.iter().map(|name| format!("-Zsanitizer={name}"))).collect();
         // If cargo gets the target's name, the flags do not apply to build scripts.
         let target = Architecture::own().context("no fuzz targets are built for this machine")?.triple();
-        let status = cargo()
+        let status = cargo_of_users()
             .args(["build", "--quiet", "--locked", "--release", "--bins"])
             .args(["--target", target, "--target-dir"])
             .arg(&self.built)
@@ -116,7 +116,7 @@ impl Place {
 
     /// Checks the program that makes the corpora. It contains no fuzzer, so it is not instrumented.
     fn check_seeds(&self) -> Result<()> {
-        let mut check = cargo();
+        let mut check = cargo_of_users();
         check.args(["check", "--quiet", "--locked", "--examples", "--target-dir"]).arg(&self.built);
         let status = check.current_dir(&self.folder).stdout(Stdio::null()).status();
         ensure!(status.context("cannot run cargo")?.success(), "the program of the corpora does not compile");

@@ -2,7 +2,7 @@
 //!
 //! Mesa maps the memory of its ring before it first waits for its worker. While it waits for the worker it aborts the program when the worker shows
 //! no sign of life for 3.5 s, and on a busy host the start of a worker can take as long. For the answer to a mapping the guest's kernel waits
-//! without a limit. So the device has mapped the memory already when the request comes, but the guest learns of it when the worker has started.
+//! without a limit. So the device maps the memory at once, and answers when the worker has started.
 
 use super::quota::Owner;
 use protocol::virtio_gpu::Response;

@@ -9,12 +9,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 
 use super::watch::{Job, Outcome, watch};
-use crate::program::cargo::cargo;
-
-/// The variables by which cargo compiles the packages of this repository with `clippy-driver`: the compiler with Clippy's lints, each of which is an error
-/// here. `.ci/run` sets them for the compilation of `acceptance`, so that no package is compiled twice.
-pub(super) const LINTED: [(&str, &str); 2] =
-    [("RUSTC_WORKSPACE_WRAPPER", "clippy-driver"), ("CLIPPY_ARGS", "-Dwarnings__CLIPPY_HACKERY__")];
+use crate::program::cargo::{LINTED, cargo};
 
 /// The programs that were compiled.
 #[derive(Debug, Default)]
@@ -41,8 +36,13 @@ impl Built {
     /// Compiles everything. Code that does not compile makes the outcome a failure.
     ///
     /// # Errors
-    /// cargo cannot be run.
+    /// cargo or the compiler with lints cannot be run.
     pub(super) fn make(silence: Duration) -> Result<(Self, Outcome)> {
+        let has_lints = Command::new(LINTED[0].1).arg("--version").output();
+        ensure!(
+            has_lints.is_ok_and(|output| output.status.success()),
+            "Clippy is missing, with which everything is compiled: rustup component add clippy"
+        );
         let mut command = cargo();
         command.args(["build", "--workspace", "--lib", "--bins", "--examples", "--tests"]).envs(LINTED);
         command.arg("--message-format=json-render-diagnostics");

@@ -21,7 +21,8 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, ensure};
 
 use crate::prerequisites;
-use built::{Built, LINTED};
+use crate::program::cargo::LINTED;
+use built::Built;
 pub use report::Report;
 pub use stages::{Extent, Stage, stages};
 use stages::{Lane, Work};

@@ -14,7 +14,7 @@ use std::process::Command;
 use std::thread;
 
 use crate::package::{Architecture, Crates, flags};
-use crate::program::cargo::{build, cargo};
+use crate::program::cargo::{build, cargo_of_users};
 use callgrind::Profile;
 pub use figures::{Figure, Figures, Verdict, compare};
 
@@ -80,7 +80,7 @@ impl Counted {
     /// # Errors
     /// It does not build.
     pub fn build(keep: Option<PathBuf>) -> Result<Self> {
-        let mut cargo = cargo();
+        let mut cargo = cargo_of_users();
         cargo.args(["build", "--locked", "--release", "--package", "workloads"]);
         // The target is the package's, so that libraries are compiled once for both.
         let architecture = Architecture::own().context("no package is made for this machine")?;

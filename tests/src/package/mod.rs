@@ -23,7 +23,7 @@ pub use crates::{Crate, Crates};
 pub use names::{Architecture, NAME};
 
 use crate::packages::cross_compiler;
-use crate::program::cargo::cargo;
+use crate::program::cargo::cargo_of_users;
 use crate::program::{LIMIT, succeed};
 
 /// The place where a debugger looks for the sources, instead of the folders of this machine.
@@ -151,7 +151,7 @@ fn build(
 ) -> Result<PathBuf> {
     let Binary { name, package, options } = binary;
     let foreign = Architecture::own() != Some(architecture);
-    let mut cargo = cargo();
+    let mut cargo = cargo_of_users();
     cargo.args(["rustc", "--locked", "--release", "--package", package, "--bin", name]);
     cargo.arg("--target-dir").arg(&crates.target_folder);
     cargo.args(compiled.settings());

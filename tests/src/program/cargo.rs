@@ -7,14 +7,31 @@ use anyhow::{Context, Result, ensure};
 
 use crate::sources::repository;
 
-/// Returns the command `cargo`, which runs in the repository, where all packages are built with the same features.
+/// The variables by which cargo compiles the packages of this repository with `clippy-driver`: the compiler with Clippy's lints, each of which is an error
+/// here. `.ci/run` sets them for the compilation of `acceptance`, so that no package is compiled twice.
+pub const LINTED: [(&str, &str); 2] =
+    [("RUSTC_WORKSPACE_WRAPPER", "clippy-driver"), ("CLIPPY_ARGS", "-Dwarnings__CLIPPY_HACKERY__")];
+
+/// Returns the command `cargo`, which runs in the repository, where all packages are built with the same features. It compiles as this program was
+/// compiled, so that nothing is compiled again.
 #[must_use]
 pub fn cargo() -> Command {
+    let mut command = cargo_of_users();
+    if option_env!("RUSTC_WORKSPACE_WRAPPER") == Some(LINTED[0].1) {
+        command.envs(LINTED);
+    }
+    command
+}
+
+/// Returns the command `cargo` like [`cargo`], but with the usual compiler, which users have.
+#[must_use]
+pub fn cargo_of_users() -> Command {
     let mut command = Command::new(env!("CARGO"));
     // `cargo acceptance` sets the variable for the programs of tests only: some crates are compiled anew when it changes.
     command.env_remove("RUSTC_BOOTSTRAP").current_dir(repository());
-    // `.ci/run` sets these for its own compilation; releases are compiled by the usual compiler.
-    command.env_remove("RUSTC_WORKSPACE_WRAPPER").env_remove("CLIPPY_ARGS");
+    for (name, _) in LINTED {
+        command.env_remove(name);
+    }
     command
 }
 
