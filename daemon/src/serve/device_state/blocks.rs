@@ -7,10 +7,12 @@
 //! | 8 | XXH64 of the block; the seed is the number of the block, so that no block can take the place of another |
 //! | … | the data (LZ4's block format) |
 
+use super::contents;
 use lz4_flex::block::{compress_into, decompress_into, get_maximum_output_size};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
+use std::os::fd::{AsFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use twox_hash::XxHash64;
@@ -34,6 +36,19 @@ struct Block {
     data: Vec<u8>,
     /// The checksum of the bytes, as the header says.
     hash: u64,
+    /// The memory file from which a thread reads the bytes of the block before it compresses them, and their offset in it.
+    place: Option<(Arc<OwnedFd>, u64)>,
+}
+
+/// A memory file cannot be read or written.
+#[derive(Debug, thiserror::Error)]
+#[error("memory: {0}")]
+pub(super) struct MemoryFails(#[source] pub(super) io::Error);
+
+impl From<MemoryFails> for io::Error {
+    fn from(why: MemoryFails) -> Self {
+        Self::other(why)
+    }
 }
 
 /// A block, and the place where its result is awaited.
@@ -134,25 +149,56 @@ impl<W: Write> BlockWriter<W> {
         }
     }
 
-    /// Writes all blocks, and the end.
-    pub(super) fn finish(mut self) -> io::Result<W> {
-        if self.current.length > 0 {
+    /// Writes the bytes of a memory file from `offset` on, so many. Threads read them, most of them after this call: see [`Self::settle`].
+    pub(super) fn contents(&mut self, file: &Arc<OwnedFd>, offset: u64, bytes: u64) -> io::Result<()> {
+        let mut done = 0;
+        while bytes - done >= BLOCK_BYTES as u64 {
+            self.put_current()?;
+            (self.current.length, self.current.place) =
+                (BLOCK_BYTES, Some((Arc::clone(file), offset + done)));
+            done += BLOCK_BYTES as u64;
+        }
+        if self.current.place.is_some() {
             self.put_current()?;
         }
+        while done < bytes {
+            let rest = usize::try_from(bytes - done).unwrap_or(usize::MAX);
+            let buffer = self.buffer(rest);
+            let some = buffer.len();
+            contents::read(file, offset + done, buffer).map_err(MemoryFails)?;
+            self.filled(some)?;
+            done += some as u64;
+        }
+        Ok(())
+    }
+
+    /// Waits until the threads have read all contents: memory files may change afterwards.
+    pub(super) fn settle(&mut self) -> io::Result<()> {
         while self.write_next()? {}
+        Ok(())
+    }
+
+    /// Writes all blocks, and the end.
+    pub(super) fn finish(mut self) -> io::Result<W> {
+        self.put_current()?;
+        self.settle()?;
         let mut end = [0; HEADER_BYTES];
         end[8..].copy_from_slice(&XxHash64::oneshot(self.number, &[]).to_le_bytes());
         self.out.write_all(&end)?;
         Ok(self.out)
     }
 
+    /// Has the current block worked on, if it has any bytes.
     fn put_current(&mut self) -> io::Result<()> {
+        if self.current.length == 0 {
+            return Ok(());
+        }
         if self.pool.is_full() {
             self.write_next()?;
         }
         let next = self.spare.pop().unwrap_or_default();
         let mut block = std::mem::replace(&mut self.current, next);
-        self.current.length = 0;
+        (self.current.length, self.current.place) = (0, None);
         block.number = self.number;
         self.number += 1;
         self.pool.put(block);
@@ -214,6 +260,26 @@ impl<R: Read> BlockReader<R> {
         Ok(bytes)
     }
 
+    /// Reads bytes, so many, into a memory file from `offset` on. Zeroes are not written into a file that `is_new`. One thread writes: the kernel lets several
+    /// write into one file only by turns, and that is slower.
+    pub(super) fn contents(
+        &mut self,
+        file: impl AsFd,
+        (offset, is_new): (u64, bool),
+        bytes: u64,
+    ) -> io::Result<()> {
+        let mut done = 0;
+        while done < bytes {
+            let some = self.some(usize::try_from(bytes - done).unwrap_or(usize::MAX))?;
+            if some.is_empty() {
+                return Err(io::ErrorKind::UnexpectedEof.into());
+            }
+            contents::write(&file, (offset + done, is_new), some).map_err(MemoryFails)?;
+            done += some.len() as u64;
+        }
+        Ok(())
+    }
+
     /// Has blocks decoded ahead, until all threads have enough to do or the end is read.
     fn fetch(&mut self) -> io::Result<()> {
         while !self.is_over && !self.pool.is_full() {
@@ -258,9 +324,13 @@ fn threads_max() -> usize {
     processors().min(THREADS_MAX)
 }
 
-/// Compresses a block, unless that makes it larger, and puts its header before the data.
+/// Compresses a block, unless that makes it larger, and puts its header before the data. Bytes of a memory file are read first.
 fn encode(mut block: Block) -> io::Result<Block> {
-    let Block { number, plain, length, data, .. } = &mut block;
+    let Block { number, plain, length, data, place, .. } = &mut block;
+    if let Some((file, offset)) = place.take() {
+        plain.resize(BLOCK_BYTES, 0);
+        contents::read(&file, offset, &mut plain[..*length]).map_err(MemoryFails)?;
+    }
     let plain = &plain[..*length];
     data.resize(HEADER_BYTES + get_maximum_output_size(plain.len()), 0);
     let compressed = compress_into(plain, &mut data[HEADER_BYTES..]).map_err(io::Error::other)?;
@@ -278,7 +348,7 @@ fn encode(mut block: Block) -> io::Result<Block> {
 
 /// Makes the bytes of a block of its data.
 fn decode(mut block: Block) -> io::Result<Block> {
-    let Block { number, plain, data, length, hash } = &mut block;
+    let Block { number, plain, data, length, hash, .. } = &mut block;
     // Memory that is there is not filled again.
     plain.resize(plain.len().max(*length), 0);
     let plain = &mut plain[..*length];
@@ -339,6 +409,65 @@ mod tests {
             assert!(read(&written).unwrap() == bytes, "{count} bytes");
             assert!(count < 2 * BLOCK_BYTES || written.len() < count * 2 / 3, "{} of {count}", written.len());
         }
+    }
+
+    /// A memory file with these bytes.
+    fn memory(bytes: &[u8]) -> Arc<OwnedFd> {
+        let file = shm::create("blocks", bytes.len() as u64).unwrap();
+        contents::write(&file, (0, true), bytes).unwrap();
+        Arc::new(file)
+    }
+
+    /// Bytes of a memory file.
+    fn filled(file: &Arc<OwnedFd>, count: usize) -> Vec<u8> {
+        let mut all = vec![0; count];
+        contents::read(file, 0, &mut all).unwrap();
+        all
+    }
+
+    #[test]
+    fn contents_of_memory_pass_between_other_bytes_however_many_there_are() {
+        const MOST: usize = 40 * BLOCK_BYTES + 77;
+        let counts = [MOST, 1, BLOCK_BYTES - 1, 0, BLOCK_BYTES, 3 * BLOCK_BYTES + 1, 8];
+        let (all, old) = (bytes(MOST + 4096), memory(&bytes(MOST + 4096)));
+        let mut writer = BlockWriter::new(Vec::new());
+        for count in counts {
+            writer.write_all(&count.to_le_bytes()).unwrap();
+            writer.contents(&old, 4096, count as u64).unwrap();
+        }
+        writer.settle().unwrap();
+        contents::write(&old, (0, false), &vec![0; MOST + 4096]).unwrap();
+        let written = writer.finish().unwrap();
+        let mut reader = BlockReader::new(&written[..]);
+        for count in counts {
+            let mut word = [0; 8];
+            reader.read_exact(&mut word).unwrap();
+            assert_eq!(usize::from_le_bytes(word), count);
+            let new = memory(&vec![7; count + 16]);
+            reader.contents(&new, (8, false), count as u64).unwrap();
+            let came = filled(&new, count + 16);
+            assert!(came[8..][..count] == all[4096..][..count], "{count} bytes");
+            assert!(came[..8] == [7; 8] && came[8 + count..] == [7; 8], "{count} bytes");
+        }
+        assert_eq!(reader.read(&mut [0]).unwrap(), 0);
+    }
+
+    #[test]
+    fn memory_that_is_too_short_is_told_from_a_file_that_fails() {
+        let (short, long) = (memory(&[1; 4096]), memory(&vec![1; BLOCK_BYTES]));
+        let fails = |error: io::Error| error.downcast::<MemoryFails>().is_ok();
+        for bytes in [8192, BLOCK_BYTES as u64] {
+            let mut writer = BlockWriter::new(Vec::new());
+            let written = writer.contents(&short, 0, bytes).and_then(|()| writer.settle());
+            assert!(fails(written.unwrap_err()), "{bytes} bytes");
+        }
+        let mut writer = BlockWriter::new(Vec::new());
+        writer.contents(&long, 0, BLOCK_BYTES as u64).unwrap();
+        let written = writer.finish().unwrap();
+        let read = |bytes, file| BlockReader::new(&written[..]).contents(file, (0, false), bytes);
+        assert!(fails(read(BLOCK_BYTES as u64, &short).unwrap_err()));
+        let more = read(BLOCK_BYTES as u64 + 1, &memory(&vec![1; BLOCK_BYTES + 1])).unwrap_err();
+        assert_eq!(more.kind(), io::ErrorKind::UnexpectedEof);
     }
 
     #[test]

@@ -1,33 +1,30 @@
 //! Contents of memory files on their way into a state and out of one. Files are read and written, not mapped: a part that was never written takes no
 //! memory of this process, and a part of zeroes takes none of the host.
 
-use super::format::StateError;
 use std::io;
 use std::os::fd::AsFd;
 
 /// Bytes that are compared with zeroes at a time.
 const PAGE: usize = 4096;
 
-/// Fills the start of a buffer with bytes of a file from `offset` on. Returns how many there are, one at least unless the buffer has none.
-pub(super) fn read(file: impl AsFd, offset: u64, buffer: &mut [u8]) -> Result<usize, StateError> {
-    loop {
+/// Fills a buffer with bytes of a file from `offset` on.
+pub(super) fn read(file: impl AsFd, mut offset: u64, mut buffer: &mut [u8]) -> io::Result<()> {
+    while !buffer.is_empty() {
         match rustix::io::pread(&file, &mut *buffer, offset) {
-            Ok(0) if !buffer.is_empty() => {
-                return Err(StateError::Memory(io::ErrorKind::UnexpectedEof.into()));
+            Ok(0) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Ok(read) => {
+                offset += read as u64;
+                buffer = &mut buffer[read..];
             }
-            Ok(read) => return Ok(read),
             Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(StateError::Memory(error.into())),
+            Err(error) => return Err(error.into()),
         }
     }
+    Ok(())
 }
 
 /// Writes bytes into a file, from `offset` on. Zeroes are not written into a file that `is_new`.
-pub(super) fn write(
-    file: impl AsFd,
-    (mut offset, is_new): (u64, bool),
-    mut bytes: &[u8],
-) -> Result<(), StateError> {
+pub(super) fn write(file: impl AsFd, (mut offset, is_new): (u64, bool), mut bytes: &[u8]) -> io::Result<()> {
     if is_new && are_zero(bytes) {
         return Ok(());
     }
@@ -38,7 +35,7 @@ pub(super) fn write(
                 bytes = &bytes[written..];
             }
             Err(rustix::io::Errno::INTR) => {}
-            Err(error) => return Err(StateError::Memory(error.into())),
+            Err(error) => return Err(error.into()),
         }
     }
     Ok(())
@@ -64,16 +61,10 @@ mod tests {
         let blocks = rustix::fs::fstat(&file).unwrap().st_blocks;
         assert!(u64::try_from(blocks).unwrap() * 512 <= 2 * PART as u64, "{blocks} blocks");
         let mut all = vec![7; 3 * PART];
-        let read_all = |all: &mut [u8]| {
-            let mut done = 0;
-            while done < all.len() {
-                done += read(&file, done as u64, &mut all[done..]).unwrap();
-            }
-        };
-        read_all(&mut all);
+        read(&file, 0, &mut all).unwrap();
         assert!(all == [&ones[..], &vec![0; PART], &ones].concat());
         write(&file, (0, false), &vec![0; 3 * PART]).unwrap();
-        read_all(&mut all);
+        read(&file, 0, &mut all).unwrap();
         assert!(are_zero(&all));
     }
 
@@ -92,8 +83,8 @@ mod tests {
     #[test]
     fn a_file_that_is_too_short_is_an_error() {
         let file = shm::create("contents", 4096).unwrap();
-        assert!(matches!(read(&file, 4096, &mut [0; 8]), Err(StateError::Memory(_))));
-        assert!(matches!(write(&file, (4096, false), &[1]), Err(StateError::Memory(_))));
-        assert_eq!(read(&file, 4092, &mut [0; 8]).unwrap(), 4);
+        assert_eq!(read(&file, 4092, &mut [0; 8]).unwrap_err().kind(), io::ErrorKind::UnexpectedEof);
+        assert!(write(&file, (4092, false), &[1; 8]).is_err());
+        read(&file, 4088, &mut [0; 8]).unwrap();
     }
 }

@@ -9,8 +9,7 @@
 //! The blocks have the [`Head`], the contents of each memory file, and for each context the [`Record`]s of what its worker has written down. Messages
 //! have their length before them, in four bytes. Whoever reads the bytes takes them to be hostile: a frontend may send anything.
 
-use super::blocks::{BlockReader, BlockWriter};
-use super::contents;
+use super::blocks::{BlockReader, BlockWriter, MemoryFails};
 use crate::device::PassedDevice;
 use crate::ipc::{self, Placement};
 use crate::serve::blobs::SavedFile;
@@ -22,7 +21,8 @@ use protocol::ids::ContextId;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
-use std::os::fd::AsFd;
+use std::os::fd::{AsFd, OwnedFd};
+use std::sync::Arc;
 use std::time::Duration;
 
 /// The first bytes of each state.
@@ -141,15 +141,19 @@ impl<W: Write> StateWriter<W> {
         self.blocks.write_all(bytes).map_err(failed)
     }
 
-    /// Writes the bytes of a memory file from `offset` on, so many.
-    pub(super) fn contents(&mut self, file: impl AsFd, offset: u64, bytes: u64) -> Result<(), StateError> {
-        let mut done = 0;
-        while done < bytes {
-            let read = contents::read(&file, offset + done, self.blocks.buffer(at_most(bytes - done)))?;
-            self.blocks.filled(read).map_err(failed)?;
-            done += read as u64;
-        }
-        Ok(())
+    /// Writes the bytes of a memory file from `offset` on, so many. They must not change before the next [`Self::settle`], or the end.
+    pub(super) fn contents(
+        &mut self,
+        file: &Arc<OwnedFd>,
+        offset: u64,
+        bytes: u64,
+    ) -> Result<(), StateError> {
+        self.blocks.contents(file, offset, bytes).map_err(failed)
+    }
+
+    /// Waits until the contents that were written are read.
+    pub(super) fn settle(&mut self) -> Result<(), StateError> {
+        self.blocks.settle().map_err(failed)
     }
 
     /// Ends the state.
@@ -210,19 +214,10 @@ impl<R: Read> StateReader<R> {
     pub(super) fn contents(
         &mut self,
         file: impl AsFd,
-        (offset, is_new): (u64, bool),
+        place: (u64, bool),
         bytes: u64,
     ) -> Result<(), StateError> {
-        let mut done = 0;
-        while done < bytes {
-            let some = self.blocks.some(at_most(bytes - done)).map_err(unread)?;
-            if some.is_empty() {
-                return Err(StateError::Damaged("it ends too soon"));
-            }
-            contents::write(&file, (offset + done, is_new), some)?;
-            done += some.len() as u64;
-        }
-        Ok(())
+        self.blocks.contents(file, place, bytes).map_err(unread)
     }
 
     /// Reads the end.
@@ -234,21 +229,19 @@ impl<R: Read> StateReader<R> {
     }
 }
 
-/// Returns how many of so many bytes are asked for at a time.
-fn at_most(left: u64) -> usize {
-    usize::try_from(left).unwrap_or(usize::MAX)
-}
-
-/// The error of a file that takes nothing more.
+/// The error of a file that takes nothing more, or of memory.
 fn failed(error: io::Error) -> StateError {
     match error.kind() {
         io::ErrorKind::TimedOut => StateError::Silent,
         io::ErrorKind::ConnectionAborted => StateError::Cancelled,
-        _ => StateError::File(error),
+        _ => match error.downcast::<MemoryFails>() {
+            Ok(MemoryFails(error)) => StateError::Memory(error),
+            Err(error) => StateError::File(error),
+        },
     }
 }
 
-/// The error of a file that gives nothing more, or nothing sensible.
+/// The error of a file that gives nothing more, or nothing sensible, or of memory.
 fn unread(error: io::Error) -> StateError {
     match error.kind() {
         io::ErrorKind::UnexpectedEof => StateError::Damaged("it ends too soon"),

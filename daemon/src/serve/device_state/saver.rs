@@ -10,6 +10,7 @@ use crate::ipc::{HandOver, Slots};
 use config::MemoryName;
 use shm::{FixedFile, inspect};
 use std::os::fd::OwnedFd;
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 /// The work of the thread.
@@ -43,8 +44,8 @@ impl Saver {
             let Rest { head, files, contents_max } = rest.recv().map_err(|_| StateError::Cancelled)?;
             let mut state = StateWriter::new(file)?;
             state.message(&head)?;
-            for (file, saved) in files.iter().zip(&head.files) {
-                state.contents(file, 0, saved.bytes)?;
+            for (file, saved) in files.into_iter().zip(&head.files) {
+                state.contents(&Arc::new(file), 0, saved.bytes)?;
             }
             for (link, contents_max) in links.into_iter().zip(contents_max) {
                 save_context(&link, &mut state, contents_max)?;
@@ -74,7 +75,7 @@ fn save_context(
                 state.bytes(&bytes)?;
             }
             Some((HandOver::Slots { count, bytes }, Some(file))) if slots.is_none() => {
-                slots = Some((announced(link, count, bytes, &file)?, file));
+                slots = Some((announced(link, count, bytes, &file)?, Arc::new(file)));
                 state.message(&Record::Slots { count, bytes })?;
             }
             Some((HandOver::End, None)) => break,
@@ -93,7 +94,7 @@ fn save_context(
 fn save_contents(
     link: &Link,
     state: &mut StateWriter<PatientFile>,
-    (slots, file): &(Slots, OwnedFd),
+    (slots, file): &(Slots, Arc<OwnedFd>),
     contents_max: u64,
 ) -> Result<(), StateError> {
     let (mut at, mut left) = (0, contents_max.saturating_add(slots.bytes()));
@@ -108,6 +109,7 @@ fn save_contents(
             .ok_or_else(|| link.broken("its worker has more contents than it was granted memory"))?;
         state.message(&Record::Slot)?;
         state.contents(file, slots.place(at), slots.bytes())?;
+        state.settle()?;
         link.send(&HandOver::Emptied, None)?;
         at += 1;
     }
