@@ -33,7 +33,7 @@ use watch::{Job, Outcome, watch};
 /// else; the limits that tests have for programs are shorter, so that a test that hangs fails by itself and says why.
 const SILENCE_MAX: Duration = Duration::from_secs(10 * 60);
 
-/// Compilers leave the processors to tests and emulated machines, if these want them: a guest's driver gives a worker 3.5 s to start. The value holds for the
+/// Compilers leave the processors to tests and emulated machines, if these want them: a guest's driver waits 3.5 s for a worker's sign of life. The value holds for the
 /// thread of the lane, and for what it starts.
 const COMPILERS_NICE: i32 = 5;
 

@@ -7,8 +7,8 @@ use anyhow::{Context, Result, ensure};
 
 use crate::sources::repository;
 
-/// The variables by which cargo compiles the packages of this repository with `clippy-driver`: the compiler with Clippy's lints, each of which is an error
-/// here. `.ci/run` sets them for the compilation of `acceptance`, so that no package is compiled twice.
+/// With these variables cargo starts `clippy-driver` for the packages of this repository. It compiles as rustc does, and reports each of Clippy's lints as
+/// an error. `.ci/run` sets them when it compiles `acceptance`, so that cargo compiles no package twice.
 pub const LINTED: [(&str, &str); 2] =
     [("RUSTC_WORKSPACE_WRAPPER", "clippy-driver"), ("CLIPPY_ARGS", "-Dwarnings__CLIPPY_HACKERY__")];
 
