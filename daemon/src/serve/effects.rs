@@ -252,7 +252,7 @@ impl World {
 
     /// Returns whether the frontend has met a request, and logs a failure. A request that was not sent because the frontend has stopped the device
     /// is not logged.
-    fn answered_with(
+    pub(super) fn answered_with(
         &mut self,
         what: &'static str,
         done: Result<(), SessionError>,

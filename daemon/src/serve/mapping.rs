@@ -7,16 +7,26 @@
 //!   after the acknowledgement, and tells the back end. So where mappings are announced in the table, a request is done when the table has changed.
 //! - QEMU crashes when it reads a request while it has stopped the device, and a request that was sent cannot be taken back. So this module keeps
 //!   requests to unmap until the device goes on.
+//!
+//! crosvm reads requests once it has started the device, and starts its processors at the same moment. So the requests for the mappings of a loaded
+//! state are sent ahead, while the device is stopped; their answers come before those of all other requests.
 
 use super::effects::World;
 use super::logging::event::DeviceEvent;
 use super::patience::Patience;
-use super::window::{Table, Window};
+use super::window::{LoadedMap, MapAsked, Table, Window};
 use crate::device::Effects;
 use crate::transport::{Session, SessionError};
+use outside::Span;
+use protocol::ids::ResourceId;
 use rustix::event::PollFlags;
+use std::collections::VecDeque;
 use std::os::fd::{AsFd, OwnedFd};
 use std::time::{Duration, Instant};
+
+/// Requests for the mappings of a loaded state that are sent before the first is answered, at most. The descriptors that a user's processes have sent
+/// and others have not received yet count against that user's limit.
+const AHEAD_MAX: usize = 64;
 
 /// The longest wait for a change of the memory table. Such a change comes sooner, unless the system stands still.
 const CHANGE_MAX: Duration = Duration::from_secs(5);
@@ -41,9 +51,28 @@ impl World {
     ///
     /// The frontend has not mapped it.
     pub(super) fn map(&mut self, file: OwnedFd, offset: u64, size: u64) -> Result<(), SessionError> {
+        self.map_loaded_first();
+        let asked = self.ask_to_map(file, offset, size)?;
+        self.mapped(asked)
+    }
+
+    /// Begins a request to map.
+    ///
+    /// # Errors
+    ///
+    /// The frontend cannot be asked now.
+    fn ask_to_map(&self, file: OwnedFd, offset: u64, size: u64) -> Result<MapAsked, SessionError> {
         let session = self.frontend()?;
         let before = session.announced(offset, size);
-        let asked = session.map_blob(file, offset, size)?;
+        Ok(MapAsked { asked: session.map_blob(file, offset, size)?, offset, size, before })
+    }
+
+    /// Waits until the frontend has met a request to map, and guests reach the memory.
+    ///
+    /// # Errors
+    ///
+    /// The frontend has not met it.
+    fn mapped(&mut self, MapAsked { asked, offset, size, before }: MapAsked) -> Result<(), SessionError> {
         self.answered(asked)?;
         if self.session.as_ref().is_some_and(|session| session.is_stopped()) {
             self.window.late.push((offset, size));
@@ -62,6 +91,7 @@ impl World {
             self.window.owed.push((offset, size));
             return Err(SessionError::Stopped);
         }
+        self.map_loaded_first();
         self.window.late.retain(|map| *map != (offset, size));
         let session = self.frontend()?;
         let before = session.announced(offset, size);
@@ -110,26 +140,80 @@ impl World {
         }
     }
 
-    /// Has the frontend map what the guest had mapped when its state was saved.
-    pub(super) fn map_loaded(&mut self) {
-        let loaded = std::mem::take(&mut self.window.loaded);
-        let count = loaded.len();
-        let failed = loaded.into_iter().filter(|(resource_id, offset, size)| {
-            Effects::map_blob(self, *resource_id, *offset, *size).is_err()
-        });
-        match failed.count() {
-            0 => {}
-            failed => log::error!(
-                "{failed} of {count} mappings of the loaded state are missing: programs of the guest that use them hang"
-            ),
+    /// A state was loaded: the frontend is to map what the guest had mapped when its state was saved, given as resource, offset and bytes.
+    pub(super) fn note_loaded(&mut self, mapped: Vec<(ResourceId, u64, u64)>) {
+        let map = |(resource_id, offset, size)| LoadedMap { resource_id, offset, size, asked: None };
+        let mut loaded = mapped.into_iter().map(map).collect();
+        self.ask_ahead(&mut loaded);
+        self.window.loaded = Some(loaded);
+    }
+
+    /// Sends the next requests for the mappings of a loaded state, up to [`AHEAD_MAX`] and as many as the channel takes now, to a frontend that leaves
+    /// them in the channel while it has stopped the device.
+    fn ask_ahead(&self, loaded: &mut VecDeque<LoadedMap>) {
+        if self.session.as_ref().is_none_or(Session::announces_maps) {
+            return;
         }
+        // The last request that was begun may not be sent to its end.
+        let next = loaded.partition_point(|map| map.asked.is_some()).saturating_sub(1);
+        let ahead = loaded.iter_mut().take(AHEAD_MAX).skip(next);
+        for LoadedMap { resource_id, offset, size, asked } in ahead {
+            if asked.is_none() {
+                let Some((file, None)) = self.blobs.for_frontend(*resource_id) else { break };
+                let file = file.try_clone_to_owned().map_err(SessionError::Io);
+                *asked = file.and_then(|file| self.ask_to_map(file, *offset, *size)).ok();
+            }
+            let Some(map) = asked else { break };
+            match map.asked.send() {
+                Ok(true) => {}
+                Ok(false) => break,
+                // The request is begun again after the start. If that fails, too, that error is logged.
+                Err(_) => {
+                    *asked = None;
+                    break;
+                }
+            }
+        }
+    }
+
+    /// Has the mappings of a loaded state made before others: the answers to requests that were sent ahead come before all others, and the guest may
+    /// have sent a request before this thread has heard of the start.
+    fn map_loaded_first(&mut self) {
+        let Some(loaded) = &self.window.loaded else { return };
+        let is_asked = loaded.front().is_some_and(|map| map.asked.is_some());
+        if is_asked || self.session.as_ref().is_some_and(|session| !session.is_stopped()) {
+            self.map_loaded();
+        }
+    }
+
+    /// Has the frontend make the mappings of a loaded state, and waits until guests reach them.
+    pub(super) fn map_loaded(&mut self) {
+        let Some(mut loaded) = self.window.loaded.take() else { return };
+        let (count, begun, mut missing) = (loaded.len(), Instant::now(), 0);
+        loop {
+            self.ask_ahead(&mut loaded);
+            let Some(LoadedMap { resource_id, offset, size, asked }) = loaded.pop_front() else { break };
+            let mapped = match asked {
+                Some(asked) => {
+                    let mapped = self.mapped(asked);
+                    self.answered_with("cannot map a blob", mapped)
+                }
+                None => Effects::map_blob(self, resource_id, offset, size),
+            };
+            missing += usize::from(mapped.is_err());
+        }
+        self.log(match missing {
+            0 => DeviceEvent::LoadedMapped(count, Span(begun.elapsed())),
+            missing => DeviceEvent::LoadedMissing { missing, count },
+        });
     }
 
     /// The frontend has dropped by itself the mappings that it made before it stopped the device for a reset; the later ones are unmapped.
     pub(super) fn window_was_reset(&mut self) {
         let Window { late, owed, loaded, .. } = &mut self.window;
         owed.clear();
-        loaded.clear();
+        // Requests were sent ahead to no frontend that drops mappings at a reset; or its session is over.
+        *loaded = None;
         for (offset, size) in std::mem::take(late) {
             // The frontend may have dropped this mapping nevertheless.
             if let Err(error) = self.unmap(offset, size) {

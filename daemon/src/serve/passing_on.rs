@@ -117,10 +117,13 @@ impl Server {
     ///
     /// The reason why another process cannot take everything over now.
     fn may_pass_on(&self) -> Result<(), &'static str> {
-        match self.transferring.is_under_way() {
-            true => Err("the device's state is being saved or loaded"),
-            false => self.is_settled(),
+        if self.transferring.is_under_way() {
+            return Err("the device's state is being saved or loaded");
         }
+        if self.world.window.loaded.is_some() {
+            return Err("a state was loaded, and the frontend has not started the device yet");
+        }
+        self.is_settled()
     }
 
     /// Returns whether everything can be written down now, apart from the session.

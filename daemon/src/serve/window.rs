@@ -1,6 +1,8 @@
 //! The state of the window in the frontend.
 
+use crate::transport::Asked;
 use protocol::ids::ResourceId;
+use std::collections::VecDeque;
 
 /// The window, apart from the device's record of it.
 #[derive(Debug, Default)]
@@ -10,9 +12,33 @@ pub(super) struct Window {
     pub late: Vec<(u64, u64)>,
     /// Offset and bytes of mappings that the frontend is to remove as soon as it starts the device again.
     pub owed: Vec<(u64, u64)>,
-    /// Resources of a loaded state, with offset and bytes, that the frontend is to map as soon as it starts the device.
-    pub loaded: Vec<(ResourceId, u64, u64)>,
+    /// The mappings that the frontend has not made yet, from the end of a load until the device is started.
+    pub loaded: Option<VecDeque<LoadedMap>>,
     pub table: Table,
+}
+
+/// A request to map that was begun.
+#[derive(Debug)]
+pub(super) struct MapAsked {
+    pub asked: Asked,
+    /// Offset in the window, bytes.
+    pub offset: u64,
+    /// Bytes.
+    pub size: u64,
+    /// Regions that the frontend announced there before.
+    pub before: usize,
+}
+
+/// A mapping of a loaded state.
+#[derive(Debug)]
+pub(super) struct LoadedMap {
+    pub resource_id: ResourceId,
+    /// Offset in the window, bytes.
+    pub offset: u64,
+    /// Bytes.
+    pub size: u64,
+    /// The request, if it was sent ahead.
+    pub asked: Option<MapAsked>,
 }
 
 /// The frontend's memory table, as far as it is known to follow the window.

@@ -18,7 +18,8 @@ use std::sync::Arc;
 use vhost::vhost_user::message::{BackendReq, FrontendReq, VhostUserMMap};
 use vm_memory::ByteValued;
 
-/// The channel that the frontend gave for requests to it. One request is under way at a time.
+/// The channel that the frontend gave for requests to it. One request is under way at a time, except for those that are sent ahead of the device's
+/// start.
 #[derive(Debug)]
 pub(super) struct Requests {
     socket: OwnedFd,
@@ -113,8 +114,13 @@ impl Asked {
         if self.sent < self.message.len() { PollFlags::OUT } else { PollFlags::IN }
     }
 
-    /// Sends the rest of the request. Returns whether all of it is sent.
-    fn send(&mut self) -> Result<bool, SessionError> {
+    /// Sends as much of the request as is possible without waiting. Returns whether all of it is sent. The answer may be taken later; the answers
+    /// to several requests come in the order in which these were sent.
+    ///
+    /// # Errors
+    ///
+    /// The frontend is gone, or the system refuses.
+    pub(crate) fn send(&mut self) -> Result<bool, SessionError> {
         while self.sent < self.message.len() {
             let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(1))];
             let mut ancillary = SendAncillaryBuffer::new(&mut space);
@@ -236,6 +242,17 @@ mod tests {
         let (mut asked, mut frontend) = asked(false);
         assert!(asked.advance().unwrap());
         assert_eq!(head(&mut frontend), [9, 1, 40]);
+    }
+
+    #[test]
+    fn requests_that_are_sent_ahead_are_answered_in_their_order() {
+        let (mut first, mut frontend) = asked(true);
+        let mut second = first.channel.ask(BackendReq::SHMEM_MAP, &VhostUserMMap::default(), None);
+        assert!(first.send().unwrap() && second.send().unwrap());
+        assert_eq!([head(&mut frontend), head(&mut frontend)], [[9, 9, 40]; 2]);
+        frontend.write_all(&[answer([9, 5, 8], 0), answer([9, 5, 8], 1)].concat()).unwrap();
+        assert!(first.advance().unwrap());
+        assert!(second.advance().unwrap_err().is_refusal());
     }
 
     #[test]

@@ -28,6 +28,8 @@ const FOREIGN_OPTIONS: &[(&str, &str)] = &[
     ("docs/performance.md", "--release"),
     // crosvm's
     ("docs/doctor.md", "--vhost-user"),
+    ("docs/snapshots.md", "--restore"),
+    ("docs/snapshots.md", "--suspended-vcpus"),
     // rustc's
     ("docs/packaging.md", "--remap-path-prefix"),
 ];

@@ -107,6 +107,7 @@ struct Connection {
 /// The agreement with a daemon.
 struct Negotiated {
     frontend: Frontend,
+    closed: Arc<Closed>,
     features: u64,
     protocol_features: ProtocolFeatures,
     window_size: u64,
@@ -165,8 +166,7 @@ impl Session {
 
     /// Runs the whole negotiation on a connected socket and starts both queues.
     pub fn start(stream: UnixStream, options: Options) -> Result<Self> {
-        let socket = stream.try_clone().context("the session's socket")?;
-        let Negotiated { mut frontend, features, protocol_features, window_size } =
+        let Negotiated { mut frontend, closed, features, protocol_features, window_size } =
             negotiate(stream, options.features, options.vmm)?;
         let window = Arc::new(Window::new(window_size, announces(&frontend, options.vmm))?);
         let channel = channel(&mut frontend, &window)?;
@@ -179,7 +179,6 @@ impl Session {
         };
         let control = Arc::new(DriverQueue::new(Arc::clone(&ram), options.control_size, ring_features)?);
         let cursor = Arc::new(DriverQueue::new(Arc::clone(&ram), 16, ring_features)?);
-        let closed = Arc::new(Closed::of(socket, options.vmm)?);
         let connection = Mutex::new(Connection { frontend, closed, threads: Vec::new() });
         let session = Self {
             ram,
@@ -192,11 +191,19 @@ impl Session {
             vmm: options.vmm,
             connection,
         };
-        session.spawn_threads(channel)?;
-        session.frontend().set_features(features | PROTOCOL_FEATURES).context("SET_FEATURES")?;
-        session.announce_ram()?;
-        session.start_rings(0, 0)?;
+        session.begin(channel, None)?;
         Ok(session)
+    }
+
+    /// Begins with a daemon: it loads the device, if that was saved, and the rings start.
+    fn begin(&self, channel: FrontendReqHandler<Window>, saved: Option<&Saved>) -> Result<()> {
+        self.spawn_threads(channel)?;
+        let frontend = self.frontend();
+        frontend.set_features(self.features | PROTOCOL_FEATURES).context("SET_FEATURES")?;
+        saved.map_or(Ok(()), |saved| load(&frontend, &saved.state))?;
+        self.announce_ram()?;
+        let [control, cursor] = saved.map_or([0; 2], |saved| saved.bases);
+        self.start_rings(control, cursor)
     }
 
     /// Has the daemon write the device down: the rings stop, and stay stopped until [`Self::cont`] or [`Self::go_on_with`].
@@ -238,8 +245,7 @@ impl Session {
     /// Leaves the daemon, and goes on with another one at this socket, which loads the device as it was saved. The driver's queues stay as they are,
     /// as a VMM restores them with the guest's memory.
     pub fn go_on_with(&self, stream: UnixStream, saved: &Saved) -> Result<()> {
-        let socket = stream.try_clone().context("the session's socket")?;
-        let Negotiated { mut frontend, features, protocol_features, window_size } =
+        let Negotiated { mut frontend, closed, features, protocol_features, window_size } =
             negotiate(stream, self.features, self.vmm)?;
         ensure!(
             (features, protocol_features, window_size)
@@ -249,14 +255,8 @@ impl Session {
         self.leave();
         self.window.begin_anew(announces(&frontend, self.vmm));
         let channel = channel(&mut frontend, &self.window)?;
-        let closed = Arc::new(Closed::of(socket, self.vmm)?);
-        *self.connection.lock() = Connection { frontend: frontend.clone(), closed, threads: Vec::new() };
-        self.spawn_threads(channel)?;
-        frontend.set_features(features | PROTOCOL_FEATURES).context("SET_FEATURES")?;
-        load(&frontend, &saved.state)?;
-        self.announce_ram()?;
-        let [control, cursor] = saved.bases;
-        self.start_rings(control, cursor)
+        *self.connection.lock() = Connection { frontend, closed, threads: Vec::new() };
+        self.begin(channel, Some(saved))
     }
 
     /// Makes a copy of the VM as it is now, which goes on with the daemon at this socket from what was saved. No request may be open.
@@ -264,15 +264,13 @@ impl Session {
     /// # Errors
     /// The daemon does not load the device, or the copy cannot be made.
     pub fn fork(&self, stream: UnixStream, saved: &Saved) -> Result<Self> {
-        let socket = stream.try_clone().context("the session's socket")?;
-        let Negotiated { mut frontend, features, protocol_features, window_size } =
+        let Negotiated { mut frontend, closed, features, protocol_features, window_size } =
             negotiate(stream, self.features, self.vmm)?;
         let ram = Arc::new(self.ram.copy()?);
         let [control, cursor] = [&self.control, &self.cursor].map(|queue| queue.copy(&ram).map(Arc::new));
         let window = Arc::new(Window::new(window_size, announces(&frontend, self.vmm))?);
         let channel = channel(&mut frontend, &window)?;
-        let closed = Arc::new(Closed::of(socket, self.vmm)?);
-        let connection = Mutex::new(Connection { frontend: frontend.clone(), closed, threads: Vec::new() });
+        let connection = Mutex::new(Connection { frontend, closed, threads: Vec::new() });
         let (config, vmm) = (self.config, self.vmm);
         let fork = Self {
             ram,
@@ -285,12 +283,7 @@ impl Session {
             vmm,
             connection,
         };
-        fork.spawn_threads(channel)?;
-        frontend.set_features(features | PROTOCOL_FEATURES).context("SET_FEATURES")?;
-        load(&frontend, &saved.state)?;
-        fork.announce_ram()?;
-        let [control, cursor] = saved.bases;
-        fork.start_rings(control, cursor)?;
+        fork.begin(channel, Some(saved))?;
         Ok(fork)
     }
 
@@ -416,6 +409,7 @@ impl Session {
 
     fn start_rings(&self, control_base: u16, cursor_base: u16) -> Result<()> {
         let mut frontend = self.frontend();
+        self.window.count_ahead()?;
         if self.vmm == Vmm::Crosvm {
             frontend.set_mem_table(&self.ram.regions(3)?).context("SET_MEM_TABLE")?;
         }
@@ -616,6 +610,7 @@ fn load(frontend: &Frontend, state: &[u8]) -> Result<()> {
 }
 
 fn negotiate(stream: UnixStream, features: u64, vmm: Vmm) -> Result<Negotiated> {
+    let closed = Arc::new(Closed::of(stream.try_clone().context("the session's socket")?, vmm)?);
     let mut frontend = Frontend::from_stream(stream, 2);
     frontend.set_owner()?;
     let offered = frontend.get_features().context("GET_FEATURES")?;
@@ -629,7 +624,7 @@ fn negotiate(stream: UnixStream, features: u64, vmm: Vmm) -> Result<Negotiated> 
     ensure!(shmem.nregions == 1 && window_size > 0, "{} regions, region 1 has {window_size} bytes", {
         shmem.nregions
     });
-    Ok(Negotiated { frontend, features, protocol_features, window_size })
+    Ok(Negotiated { frontend, closed, features, protocol_features, window_size })
 }
 
 /// The frontend that announces each mapping, if this VMM does that.
@@ -641,6 +636,7 @@ fn announces(frontend: &Frontend, vmm: Vmm) -> Option<Frontend> {
 fn channel(frontend: &mut Frontend, window: &Arc<Window>) -> Result<FrontendReqHandler<Window>> {
     let mut channel = FrontendReqHandler::new(Arc::clone(window))?;
     channel.set_reply_ack_flag(true);
+    window.hears(&channel)?;
     frontend.set_backend_request_fd(&channel.get_tx_raw_fd()).context("SET_BACKEND_REQ_FD")?;
     Ok(channel)
 }

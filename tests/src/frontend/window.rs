@@ -23,6 +23,8 @@ use vmm_sys_util::sock_ctrl_msg::ScmSocket;
 /// The region's number: `VIRTIO_GPU_SHM_ID_HOST_VISIBLE`.
 pub const HOST_VISIBLE: u8 = 1;
 const PAGE: u64 = 4096;
+/// Bytes of a request: request, flags and size, each a u32, and what is to be mapped.
+const REQUEST_BYTES: u64 = 12 + size_of::<VhostUserMMap>() as u64;
 
 /// One mapping of the window.
 #[derive(Clone, Debug)]
@@ -52,6 +54,10 @@ pub struct Window {
     violations: Mutex<Vec<String>>,
     /// Requests to map that have arrived.
     asked: AtomicU64,
+    /// The backend's channel, and the requests to map that had arrived before, until the rings are started.
+    channel: Mutex<Option<(File, u64)>>,
+    /// Requests that had come from that channel, or lay in it, when the rings were started.
+    asked_ahead: AtomicU64,
     /// Requests to unmap that have arrived.
     unmaps_asked: AtomicU64,
     /// The mappings that the last reset dropped: the memory table still names their descriptors.
@@ -86,6 +92,8 @@ impl Window {
             maps: Mutex::default(),
             violations: Mutex::default(),
             asked: AtomicU64::new(0),
+            channel: Mutex::default(),
+            asked_ahead: AtomicU64::new(0),
             unmaps_asked: AtomicU64::new(0),
             dropped: Mutex::default(),
             duplicator: Mutex::new(UnixStream::pair().context("a pair of sockets")?),
@@ -111,6 +119,26 @@ impl Window {
     /// Requests to map that have arrived, including those that are held.
     pub fn asked(&self) -> u64 {
         self.asked.load(Ordering::Relaxed)
+    }
+
+    /// Requests that the backend had sent when the rings were started for the first time: crosvm reads none before, and QEMU crashes at one.
+    pub fn asked_ahead(&self) -> u64 {
+        self.asked_ahead.load(Ordering::Relaxed)
+    }
+
+    /// The backend's requests come from this channel.
+    pub(super) fn hears(&self, channel: &impl AsRawFd) -> Result<()> {
+        *self.channel.lock() = Some((self.duplicate(channel)?, self.asked()));
+        Ok(())
+    }
+
+    /// The rings are being started: counts the requests that the backend has sent so far.
+    pub(super) fn count_ahead(&self) -> Result<()> {
+        if let Some((channel, before)) = self.channel.lock().take() {
+            let waiting = rustix::io::ioctl_fionread(channel)? / REQUEST_BYTES;
+            self.asked_ahead.store(self.asked() - before + waiting, Ordering::Relaxed);
+        }
+        Ok(())
     }
 
     /// Requests to unmap that have arrived, including those that are held.

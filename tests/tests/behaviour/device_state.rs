@@ -125,6 +125,38 @@ fn a_guest_goes_on_with_another_daemon_as_it_was_saved() -> Result<()> {
     Ok(())
 }
 
+/// crosvm reads requests from the start on, when its processors run, too: what is there already is mapped soonest. QEMU crashes at such a request.
+#[test]
+fn mappings_are_asked_for_before_the_start_where_the_vmm_allows_it() -> Result<()> {
+    for (vmm, more) in [(Vmm::Crosvm, 0), (Vmm::Crosvm, 700), (Vmm::Qemu, 0)] {
+        let (first, second) = (daemon()?, daemon()?);
+        let mut guest = Guest::start(&first, vmm)?;
+        guest.fill(7)?;
+        let shmem = |_| guest.gpu.create_shmem(guest.device.context, 4096);
+        // The frontend's memory has a place for each of them, but a channel does not hold so many requests.
+        let many = (0..more).map(shmem).collect::<Result<Vec<_>>>()?;
+        let saved = guest.gpu.session.save().with_context(|| first.log())?;
+        guest.go_on_with(&second, &saved).with_context(|| second.log())?;
+        let (ahead, live) = (guest.gpu.session.window.asked_ahead(), guest.gpu.session.window.live() as u64);
+        match vmm {
+            Vmm::Crosvm => ensure!(
+                ahead == live || (50..live).contains(&ahead) && more > 0,
+                "{ahead} of {live} requests were sent ahead"
+            ),
+            Vmm::Qemu => ensure!(ahead == 0, "{ahead} requests were sent to a QEMU that is stopped"),
+        }
+        let line = format!("the memory of the loaded state is mapped: {live} mappings, ");
+        ensure!(eventually(PATIENCE, || second.log().contains(&line)), "{}", second.log());
+        guest.check(7)?;
+        guest.gpu.destroy_blobs(many);
+        let are_unmapped = || guest.gpu.session.window.live() as u64 == live - more;
+        ensure!(eventually(PATIENCE, are_unmapped), "mappings of the loaded state cannot be ended");
+        let violations = guest.gpu.session.window.violations();
+        ensure!(violations.is_empty(), "{violations:?}");
+    }
+    Ok(())
+}
+
 #[test]
 fn a_guest_goes_on_with_the_daemon_that_has_saved_it() -> Result<()> {
     for vmm in [Vmm::Crosvm, Vmm::Qemu] {

@@ -30,6 +30,13 @@ pub(in crate::serve) enum DeviceEvent<'a> {
     StateNotSaved(&'a dyn fmt::Display),
     /// The device goes on with the state of so many contexts, which was read within this time.
     StateLoaded(usize, Span),
+    /// The frontend has made so many mappings of a loaded state, and this process has waited so long for them.
+    LoadedMapped(usize, Span),
+    /// The frontend has not made all mappings of a loaded state.
+    LoadedMissing {
+        missing: usize,
+        count: usize,
+    },
     StateNotLoaded(&'a dyn fmt::Display),
     /// No load begins, for this reason.
     LoadRefused(&'a dyn fmt::Display),
@@ -117,6 +124,8 @@ impl DeviceEvent<'_> {
             Self::StateSaved(..) => (Level::Info, "state saved"),
             Self::StateNotSaved(_) => (Level::Error, "state not saved"),
             Self::StateLoaded(..) => (Level::Info, "state loaded"),
+            Self::LoadedMapped(..) => (Level::Info, "loaded state mapped"),
+            Self::LoadedMissing { .. } => (Level::Error, "loaded state not mapped"),
             Self::StateNotLoaded(_) => (Level::Error, "state not loaded"),
             Self::LoadRefused(_) => (Level::Error, "load refused"),
             Self::Failed { what, .. } => (Level::Warn, what),
@@ -155,6 +164,13 @@ impl fmt::Display for DeviceEvent<'_> {
             Self::StateLoaded(contexts, took) => {
                 write!(f, "the state of the GPU is loaded, with {contexts} contexts, in {took}")
             }
+            Self::LoadedMapped(count, took) => {
+                write!(f, "the memory of the loaded state is mapped: {count} mappings, in {took}")
+            }
+            Self::LoadedMissing { missing, count } => write!(
+                f,
+                "{missing} of {count} mappings of the loaded state are missing: programs of the guest that use them hang"
+            ),
             Self::StateNotLoaded(why) => {
                 write!(f, "the state of the GPU is not loaded, and the GPU is as after power-on: {why}")
             }

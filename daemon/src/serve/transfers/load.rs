@@ -209,7 +209,7 @@ impl Server {
         let Transferring::Loads(loading) = &self.transferring else { return };
         if loading.is_read && loading.left.is_empty() {
             let (count, took) = (loading.contexts, loading.begun.elapsed());
-            self.world.window.loaded = self.device.mapped();
+            self.world.note_loaded(self.device.mapped());
             self.transfer_ends(&Ok(DeviceEvent::StateLoaded(count, Span(took))));
         }
     }
