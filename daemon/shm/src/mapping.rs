@@ -7,12 +7,15 @@ use rustix::mm::{Advice, MapFlags, ProtFlags, madvise, mmap, mmap_anonymous, mun
 use rustix::thread::futex;
 use rustix::time::Timespec;
 use std::ffi::c_void;
+use std::io;
 use std::os::fd::AsFd;
 use std::ptr::NonNull;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
+/// The least size of a page: a larger one begins and ends where the kernel rounds to.
+const PAGE: u64 = 4096;
 /// Bytes that are copied at a time from one mapping to another.
 const ACROSS: usize = 8192;
 
@@ -89,8 +92,8 @@ impl Mapping {
             mmap_anonymous(std::ptr::null_mut(), len, ProtFlags::READ | ProtFlags::WRITE, MapFlags::PRIVATE)
         }?;
         let mapping = Self::of_pages(start, len)?;
-        // SAFETY: the pages are the mapping's alone, and this changes nothing that is in them. Without huge pages they are only filled more slowly.
-        let _ = unsafe { madvise(mapping.as_ptr(), len, Advice::LinuxHugepage) };
+        // Without huge pages the mapping is only filled more slowly.
+        let _ = mapping.advise(0, mapping.len(), Advice::LinuxHugepage);
         Ok(mapping)
     }
 
@@ -127,6 +130,23 @@ impl Mapping {
     /// Returns whether `len` bytes at `offset` lie inside.
     pub fn contains(&self, offset: u64, len: u64) -> bool {
         self.check(offset, len).is_ok()
+    }
+
+    /// Has the system provide the pages of `len` bytes at `offset`, so that writing there does not fail for lack of memory.
+    ///
+    /// # Errors
+    ///
+    /// The system has no memory for them, or is older than Linux 5.14; or the bytes do not lie inside.
+    pub fn provide(&self, offset: u64, len: u64) -> io::Result<()> {
+        let start = offset / PAGE * PAGE;
+        self.advise(start, len.saturating_add(offset - start), Advice::LinuxPopulateWrite)
+    }
+
+    /// Gives the system advice that changes no bytes.
+    fn advise(&self, offset: u64, len: u64, advice: Advice) -> io::Result<()> {
+        let at = self.check(offset, len).map_err(io::Error::other)?;
+        // SAFETY: `check` found the pages inside the mapping, and this changes nothing that is in them.
+        Ok(unsafe { madvise(at.as_ptr().cast(), len as usize, advice) }?)
     }
 
     /// Copies the bytes at `offset` into private memory.

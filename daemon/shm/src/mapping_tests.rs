@@ -206,3 +206,25 @@ fn placed_mappings_of_many_threads_are_apart() {
     assert!(all.iter().all(Mapping::is_placed));
     assert!(starts.windows(2).all(|pair| pair[1] - pair[0] >= 64 << 10));
 }
+
+#[test]
+fn pages_are_provided_or_it_is_an_error() {
+    let file = shm::create("provide", 8 * PAGE).unwrap();
+    let pages = || rustix::fs::fstat(&file).unwrap().st_blocks as u64 * 512 / PAGE;
+    let mapping = Mapping::new(&file, 8 * PAGE).unwrap();
+    assert_eq!(pages(), 0);
+    mapping.provide(2 * PAGE + 1, PAGE).unwrap();
+    assert_eq!(pages(), 2, "those of all bytes");
+    mapping.provide(0, 8 * PAGE).unwrap();
+    assert_eq!(pages(), 8);
+    for (offset, len) in [(8 * PAGE, 1), (PAGE, 8 * PAGE), (u64::MAX, 2), (1, u64::MAX)] {
+        assert!(mapping.provide(offset, len).is_err(), "{len} bytes at {offset}");
+    }
+    // A file that ends before, as a pool without memory does: no signal is raised.
+    let file = tempfile::tempfile().unwrap();
+    rustix::fs::ftruncate(&file, 2 * PAGE).unwrap();
+    let mapping = Mapping::of_device(&file, 2 * PAGE).unwrap();
+    rustix::fs::ftruncate(&file, PAGE).unwrap();
+    mapping.provide(0, PAGE).unwrap();
+    assert!(mapping.provide(0, 2 * PAGE).is_err());
+}

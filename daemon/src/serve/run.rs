@@ -308,11 +308,12 @@ impl Server {
         Ok(End::Asked)
     }
 
-    /// Guest memory has disappeared while this process used it: all that this process has read since is wrong.
+    /// Memory has disappeared while this process used it: all that this process has read since is wrong.
     fn end_shrunk(&self) {
         if let Some(session) = &self.world.session {
             log::error!(
-                "the frontend has shrunk guest memory, or the host has no memory for one of its pages: the frontend's session ends"
+                "the frontend has shrunk guest memory, or the host has no memory for a page of it or of a state that is loaded: the frontend's \
+                 session ends"
             );
             session.close();
         }

@@ -316,9 +316,20 @@ impl Device {
 
     /// Lets the device fill `size` bytes of memory with a word, through a buffer bound to it; waits for the end.
     pub fn fill(&mut self, memory: venus::DeviceMemory, size: u64, data: u32) -> Result<()> {
-        let buffer = self.bound(memory, size)?;
+        self.fill_at(memory, 0, size, data)
+    }
+
+    /// As [`Self::fill`], from an offset on.
+    pub fn fill_at(
+        &mut self,
+        memory: venus::DeviceMemory,
+        dst_offset: u64,
+        size: u64,
+        data: u32,
+    ) -> Result<()> {
+        let buffer = self.bound(memory, dst_offset + size)?;
         self.run(|command_buffer, w| {
-            venus::CmdFillBuffer { command_buffer, dst_buffer: buffer, dst_offset: 0, size, data }
+            venus::CmdFillBuffer { command_buffer, dst_buffer: buffer, dst_offset, size, data }
                 .encode(ASYNC, w);
         })?;
         self.destroy(buffer)
@@ -326,8 +337,18 @@ impl Device {
 
     /// Lets the device copy `size` bytes from one memory to another; waits for the end.
     pub fn copy(&mut self, from: venus::DeviceMemory, to: venus::DeviceMemory, size: u64) -> Result<()> {
-        let (src_buffer, dst_buffer) = (self.bound(from, size)?, self.bound(to, size)?);
-        let regions = [venus::BufferCopy { src_offset: 0, dst_offset: 0, size }];
+        self.copy_at((from, 0), to, size)
+    }
+
+    /// As [`Self::copy`], from an offset on.
+    pub fn copy_at(
+        &mut self,
+        (from, src_offset): (venus::DeviceMemory, u64),
+        to: venus::DeviceMemory,
+        size: u64,
+    ) -> Result<()> {
+        let (src_buffer, dst_buffer) = (self.bound(from, src_offset + size)?, self.bound(to, size)?);
+        let regions = [venus::BufferCopy { src_offset, dst_offset: 0, size }];
         self.run(|command_buffer, w| {
             let (region_count, p_regions) = (1, Some(&regions[..]));
             venus::CmdCopyBuffer { command_buffer, src_buffer, dst_buffer, region_count, p_regions }

@@ -12,8 +12,7 @@ const OWNERS: &[(&str, &[&str])] = &[
     ("ash", &["daemon/vulkan/src", "tests/src/bin/"]),
     ("vhost", &["daemon/src/transport", "tests/"]),
     ("virtio_queue", &["daemon/src/transport", "tests/"]),
-    // Where memory is mapped that another process may read or write at the same time.
-    ("vm_memory", &["daemon/src/transport", "daemon/src/serve/device_state/contents.rs", "tests/"]),
+    ("vm_memory", &["daemon/src/transport", "tests/"]),
     ("crossterm", &["daemon/src/watch"]),
     ("postcard", &["daemon/src/ipc"]),
     ("landlock", &["daemon/src/sandbox"]),

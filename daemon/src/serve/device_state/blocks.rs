@@ -7,12 +7,12 @@
 //! | 8 | XXH64 of the block; the seed is the number of the block, so that no block can take the place of another |
 //! | … | the data (LZ4's block format) |
 
-use super::contents;
+use super::contents::{self, Target};
 use lz4_flex::block::{compress_into, decompress_into, get_maximum_output_size};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, SyncSender, channel, sync_channel};
 use twox_hash::XxHash64;
@@ -21,7 +21,7 @@ use waiting::processors::processors;
 /// Bytes of a block, at most.
 const BLOCK_BYTES: usize = 1 << 20;
 const HEADER_BYTES: usize = 16;
-/// Threads that work on blocks, at most.
+/// Threads of a pool, at most.
 const THREADS_MAX: usize = 8;
 
 /// A block on its way through a thread, with memory that is used again.
@@ -37,7 +37,9 @@ struct Block {
     /// The checksum of the bytes, as the header says.
     hash: u64,
     /// The memory file from which a thread reads the bytes of the block before it compresses them, and their offset in it.
-    place: Option<(Arc<OwnedFd>, u64)>,
+    from: Option<(Arc<OwnedFd>, u64)>,
+    /// The memory file into which a thread writes the bytes of the block, and their offset in it.
+    into: Option<(Arc<Target>, u64)>,
 }
 
 /// A memory file cannot be read or written.
@@ -154,11 +156,10 @@ impl<W: Write> BlockWriter<W> {
         let mut done = 0;
         while bytes - done >= BLOCK_BYTES as u64 {
             self.put_current()?;
-            (self.current.length, self.current.place) =
-                (BLOCK_BYTES, Some((Arc::clone(file), offset + done)));
+            (self.current.length, self.current.from) = (BLOCK_BYTES, Some((Arc::clone(file), offset + done)));
             done += BLOCK_BYTES as u64;
         }
-        if self.current.place.is_some() {
+        if self.current.from.is_some() {
             self.put_current()?;
         }
         while done < bytes {
@@ -198,7 +199,7 @@ impl<W: Write> BlockWriter<W> {
         }
         let next = self.spare.pop().unwrap_or_default();
         let mut block = std::mem::replace(&mut self.current, next);
-        (self.current.length, self.current.place) = (0, None);
+        (self.current.length, self.current.from) = (0, None);
         block.number = self.number;
         self.number += 1;
         self.pool.put(block);
@@ -231,7 +232,9 @@ impl<W: Write> Write for BlockWriter<W> {
 /// Reads bytes from blocks.
 pub(super) struct BlockReader<R: Read> {
     from: R,
-    pool: Pool,
+    decoding: Pool,
+    /// The blocks whose bytes are written into memory files.
+    placing: Pool,
     current: Block,
     /// The bytes of the current block that were read.
     done: usize,
@@ -242,47 +245,79 @@ pub(super) struct BlockReader<R: Read> {
 
 impl<R: Read> BlockReader<R> {
     pub(super) fn new(from: R) -> Self {
+        let (decoding, placing) = (Pool::new(decode, threads_max()), Pool::new(place, threads_max()));
         let (current, done, spare, number, is_over) = Default::default();
-        Self { from, pool: Pool::new(decode, threads_max()), current, done, spare, number, is_over }
+        Self { from, decoding, placing, current, done, spare, number, is_over }
+    }
+
+    /// Makes sure that the current block has bytes that were not read, unless the end is reached.
+    fn advance(&mut self) -> io::Result<()> {
+        if self.done < self.current.length {
+            return Ok(());
+        }
+        self.fetch()?;
+        if let Some(next) = self.decoding.next().transpose()? {
+            let read = std::mem::replace(&mut self.current, next);
+            self.done = 0;
+            // A block that is written into a memory file has left nothing here.
+            if read.length > 0 {
+                self.spare.push(read);
+            }
+        }
+        Ok(())
     }
 
     /// Returns the next bytes, at most so many; none at the end.
     pub(super) fn some(&mut self, most: usize) -> io::Result<&[u8]> {
-        if self.done == self.current.length {
-            self.fetch()?;
-            let Some(next) = self.pool.next().transpose()? else { return Ok(&[]) };
-            self.spare.push(std::mem::replace(&mut self.current, next));
-            self.done = 0;
-        }
+        self.advance()?;
         let bytes = &self.current.plain[self.done..self.current.length];
         let bytes = &bytes[..most.min(bytes.len())];
         self.done += bytes.len();
         Ok(bytes)
     }
 
-    /// Reads bytes, so many, into a memory file from `offset` on. Zeroes are not written into a file that `is_new`. One thread writes: the kernel lets several
-    /// write into one file only by turns, and that is slower.
-    pub(super) fn contents(
-        &mut self,
-        file: impl AsFd,
-        (offset, is_new): (u64, bool),
-        bytes: u64,
-    ) -> io::Result<()> {
+    /// Reads bytes, so many, into a memory file from `offset` on.
+    pub(super) fn contents(&mut self, target: &Arc<Target>, offset: u64, bytes: u64) -> io::Result<()> {
         let mut done = 0;
         while done < bytes {
-            let some = self.some(usize::try_from(bytes - done).unwrap_or(usize::MAX))?;
+            self.advance()?;
+            let (rest, length) = (bytes - done, self.current.length as u64);
+            if self.done == 0 && (1..=rest).contains(&length) && target.takes_several_writers() {
+                self.place_current((Arc::clone(target), offset + done))?;
+                done += length;
+                continue;
+            }
+            let some = self.some(usize::try_from(rest).unwrap_or(usize::MAX))?;
             if some.is_empty() {
                 return Err(io::ErrorKind::UnexpectedEof.into());
             }
-            contents::write(&file, (offset + done, is_new), some).map_err(MemoryFails)?;
+            target.write(offset + done, some).map_err(MemoryFails)?;
             done += some.len() as u64;
         }
+        while self.await_placed()? {}
         Ok(())
+    }
+
+    /// Has a thread write the current block into a memory file.
+    fn place_current(&mut self, into: (Arc<Target>, u64)) -> io::Result<()> {
+        if self.placing.is_full() {
+            self.await_placed()?;
+        }
+        let block = Block { into: Some(into), ..std::mem::take(&mut self.current) };
+        self.placing.put(block);
+        Ok(())
+    }
+
+    /// Waits until the next block is written into its memory file. Returns false if there is none.
+    fn await_placed(&mut self) -> io::Result<bool> {
+        let Some(block) = self.placing.next().transpose()? else { return Ok(false) };
+        self.spare.push(block);
+        Ok(true)
     }
 
     /// Has blocks decoded ahead, until all threads have enough to do or the end is read.
     fn fetch(&mut self) -> io::Result<()> {
-        while !self.is_over && !self.pool.is_full() {
+        while !self.is_over && !self.decoding.is_full() {
             let mut header = [0; HEADER_BYTES];
             self.from.read_exact(&mut header)?;
             let (lengths, hash) = header.split_at(8);
@@ -301,7 +336,7 @@ impl<R: Read> BlockReader<R> {
                 self.from.read_exact(&mut block.data)?;
                 (block.number, block.length, block.hash) = (self.number, length, hash);
                 self.number += 1;
-                self.pool.put(block);
+                self.decoding.put(block);
             }
         }
         Ok(())
@@ -319,15 +354,15 @@ impl<R: Read> Read for BlockReader<R> {
     }
 }
 
-/// Returns the number of threads that may work on blocks of one state.
+/// Returns the number of threads that a pool may have.
 fn threads_max() -> usize {
     processors().min(THREADS_MAX)
 }
 
 /// Compresses a block, unless that makes it larger, and puts its header before the data. Bytes of a memory file are read first.
 fn encode(mut block: Block) -> io::Result<Block> {
-    let Block { number, plain, length, data, place, .. } = &mut block;
-    if let Some((file, offset)) = place.take() {
+    let Block { number, plain, length, data, from, .. } = &mut block;
+    if let Some((file, offset)) = from.take() {
         plain.resize(BLOCK_BYTES, 0);
         contents::read(&file, offset, &mut plain[..*length]).map_err(MemoryFails)?;
     }
@@ -363,6 +398,14 @@ fn decode(mut block: Block) -> io::Result<Block> {
         true => Ok(block),
         false => Err(io::ErrorKind::InvalidData.into()),
     }
+}
+
+/// Writes the bytes of a block into its memory file.
+fn place(mut block: Block) -> io::Result<Block> {
+    if let Some((target, offset)) = block.into.take() {
+        target.write(offset, &block.plain[..block.length]).map_err(MemoryFails)?;
+    }
+    Ok(block)
 }
 
 /// Returns the number that four bytes are.
@@ -414,8 +457,18 @@ mod tests {
     /// A memory file with these bytes.
     fn memory(bytes: &[u8]) -> Arc<OwnedFd> {
         let file = shm::create("blocks", bytes.len() as u64).unwrap();
-        contents::write(&file, (0, true), bytes).unwrap();
+        Target::new(&file, true).unwrap().write(0, bytes).unwrap();
         Arc::new(file)
+    }
+
+    /// Reads bytes, so many, into a memory file from `offset` on.
+    fn fill(
+        reader: &mut BlockReader<&[u8]>,
+        file: &Arc<OwnedFd>,
+        offset: u64,
+        bytes: usize,
+    ) -> io::Result<()> {
+        reader.contents(&Arc::new(Target::new(file, false).unwrap()), offset, bytes as u64)
     }
 
     /// Bytes of a memory file.
@@ -436,7 +489,7 @@ mod tests {
             writer.contents(&old, 4096, count as u64).unwrap();
         }
         writer.settle().unwrap();
-        contents::write(&old, (0, false), &vec![0; MOST + 4096]).unwrap();
+        Target::new(&old, false).unwrap().write(0, &vec![0; MOST + 4096]).unwrap();
         let written = writer.finish().unwrap();
         let mut reader = BlockReader::new(&written[..]);
         for count in counts {
@@ -444,7 +497,7 @@ mod tests {
             reader.read_exact(&mut word).unwrap();
             assert_eq!(usize::from_le_bytes(word), count);
             let new = memory(&vec![7; count + 16]);
-            reader.contents(&new, (8, false), count as u64).unwrap();
+            fill(&mut reader, &new, 8, count).unwrap();
             let came = filled(&new, count + 16);
             assert!(came[8..][..count] == all[4096..][..count], "{count} bytes");
             assert!(came[..8] == [7; 8] && came[8 + count..] == [7; 8], "{count} bytes");
@@ -454,7 +507,8 @@ mod tests {
 
     #[test]
     fn memory_that_is_too_short_is_told_from_a_file_that_fails() {
-        let (short, long) = (memory(&[1; 4096]), memory(&vec![1; BLOCK_BYTES]));
+        const MOST: usize = 5 * BLOCK_BYTES;
+        let [short, almost, long] = [4096, MOST - 1, MOST].map(|bytes| memory(&vec![1; bytes]));
         let fails = |error: io::Error| error.downcast::<MemoryFails>().is_ok();
         for bytes in [8192, BLOCK_BYTES as u64] {
             let mut writer = BlockWriter::new(Vec::new());
@@ -462,11 +516,13 @@ mod tests {
             assert!(fails(written.unwrap_err()), "{bytes} bytes");
         }
         let mut writer = BlockWriter::new(Vec::new());
-        writer.contents(&long, 0, BLOCK_BYTES as u64).unwrap();
+        writer.contents(&long, 0, MOST as u64).unwrap();
         let written = writer.finish().unwrap();
-        let read = |bytes, file| BlockReader::new(&written[..]).contents(file, (0, false), bytes);
-        assert!(fails(read(BLOCK_BYTES as u64, &short).unwrap_err()));
-        let more = read(BLOCK_BYTES as u64 + 1, &memory(&vec![1; BLOCK_BYTES + 1])).unwrap_err();
+        let read = |bytes, file| fill(&mut BlockReader::new(&written[..]), file, 0, bytes);
+        for too_short in [&short, &almost] {
+            assert!(fails(read(MOST, too_short).unwrap_err()));
+        }
+        let more = read(MOST + 1, &memory(&vec![1; MOST + 1])).unwrap_err();
         assert_eq!(more.kind(), io::ErrorKind::UnexpectedEof);
     }
 

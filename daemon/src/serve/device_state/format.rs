@@ -10,6 +10,7 @@
 //! have their length before them, in four bytes. Whoever reads the bytes takes them to be hostile: a frontend may send anything.
 
 use super::blocks::{BlockReader, BlockWriter, MemoryFails};
+use super::contents::Target;
 use crate::device::PassedDevice;
 use crate::ipc::{self, Placement};
 use crate::serve::blobs::SavedFile;
@@ -21,7 +22,7 @@ use protocol::ids::ContextId;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use std::io::{self, Read, Write};
-use std::os::fd::{AsFd, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -210,14 +211,14 @@ impl<R: Read> StateReader<R> {
         self.blocks.read_exact(buffer).map_err(unread)
     }
 
-    /// Reads bytes, so many, into a memory file from `offset` on. Zeroes are not written into a file that `is_new`.
+    /// Reads bytes, so many, into a memory file from `offset` on.
     pub(super) fn contents(
         &mut self,
-        file: impl AsFd,
-        place: (u64, bool),
+        target: &Arc<Target>,
+        offset: u64,
         bytes: u64,
     ) -> Result<(), StateError> {
-        self.blocks.contents(file, place, bytes).map_err(unread)
+        self.blocks.contents(target, offset, bytes).map_err(unread)
     }
 
     /// Reads the end.

@@ -2,6 +2,7 @@
 //!
 //! It decodes nothing of that: the worker takes it to be as hostile as the guest.
 
+use super::contents::Target;
 use super::format::{HEAD_BYTES_MAX, Head, Record, StateError, StateReader};
 use super::link::Link;
 use super::patient_file::PatientFile;
@@ -10,6 +11,7 @@ use crate::ipc::{HandOver, INLINE_SUBMIT_MAX, Slots};
 use config::{MemoryId, MemoryName};
 use rustc_hash::FxHashMap;
 use std::os::fd::{AsFd as _, OwnedFd};
+use std::sync::Arc;
 use std::sync::mpsc::Receiver;
 
 /// The work of the thread.
@@ -45,7 +47,8 @@ impl Loader {
             reports.report(Report::Head(Box::new(head)));
             let Memory(files) = memory.recv().map_err(|_| StateError::Cancelled)?;
             for LoadedFile { file, bytes, .. } in &files {
-                state.contents(file, (0, true), *bytes)?;
+                let target = Target::new(file, true).map_err(StateError::Memory)?;
+                state.contents(&Arc::new(target), 0, *bytes)?;
             }
             let pieces = files.into_iter().filter_map(|loaded| Some((loaded.piece?, loaded.file))).collect();
             for _ in 0..contexts {
@@ -98,19 +101,20 @@ fn load_context(
 }
 
 /// Makes slots, and announces them to a worker.
-fn make_slots(link: &Link, count: u32, bytes: u64) -> Result<(Slots, OwnedFd), StateError> {
+fn make_slots(link: &Link, count: u32, bytes: u64) -> Result<(Slots, Arc<Target>), StateError> {
     let slots = Slots::announced(count, bytes);
     let slots = slots.ok_or(StateError::Damaged("slots of another size or number"))?;
     let file = shm::create("slots", slots.all()).map_err(StateError::Memory)?;
     link.send(&HandOver::Slots { count, bytes }, Some(file.as_fd()))?;
-    Ok((slots, file))
+    let target = Target::new(&file, false).map_err(StateError::Memory)?;
+    Ok((slots, Arc::new(target)))
 }
 
 /// Passes the contents of each slot to a worker, and waits until it has taken all of them.
 fn load_contents(
     link: &Link,
     state: &mut StateReader<PatientFile>,
-    (slots, file): &(Slots, OwnedFd),
+    (slots, target): &(Slots, Arc<Target>),
 ) -> Result<(), StateError> {
     let (mut at, mut filled) = (0, 0);
     loop {
@@ -123,7 +127,7 @@ fn load_contents(
             await_emptied(link)?;
             filled -= 1;
         }
-        state.contents(file, (slots.place(at), false), slots.bytes())?;
+        state.contents(target, slots.place(at), slots.bytes())?;
         link.send(&HandOver::Filled, None)?;
         (at, filled) = (at + 1, filled + 1);
     }
