@@ -154,7 +154,8 @@ pub enum ToWorker {
         /// The successor has made the objects of the earlier parts: only objects that were made or destroyed since are to be written.
         goes_on: bool,
         /// The successor can take over memory of this worker's driver: memory that only the driver uses is written down too, and its descriptors
-        /// are sent as [`HandOver::File`]. False for the first part, as the successor does not know yet.
+        /// are sent as [`HandOver::File`]. Otherwise that memory is written down without its contents. The first part has no such memory, as the
+        /// successor does not know yet.
         is_at_home: bool,
     },
     /// Make the objects that a worker writes down while it goes on. Sent after the set-up, ahead of [`Self::TakeOver`], and once for each

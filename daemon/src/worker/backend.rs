@@ -73,7 +73,7 @@ pub(super) trait Backend: Send + Sync + 'static {
     fn drain(&self, patience: Duration) -> Result<(), NotMovable>;
 
     /// Writes down the objects that a successor can make before this context rests; see [`Renderer::save_prelude`].
-    fn save_prelude(&self, so_far: &Prelude, carry: Carry) -> Result<(Saved, Prelude), NotMovable>;
+    fn save_prelude(&self, so_far: &Prelude, memory: Option<Carry>) -> Result<(Saved, Prelude), NotMovable>;
 
     /// Deposits the memory that a checkpoint needs, as far as that is possible ahead; see [`Renderer::deposit_all`].
     fn deposit_all(&self);
@@ -210,8 +210,8 @@ impl Backend for Renderer {
         Renderer::drain(self, patience)
     }
 
-    fn save_prelude(&self, so_far: &Prelude, carry: Carry) -> Result<(Saved, Prelude), NotMovable> {
-        Renderer::save_prelude(self, so_far, carry)
+    fn save_prelude(&self, so_far: &Prelude, memory: Option<Carry>) -> Result<(Saved, Prelude), NotMovable> {
+        Renderer::save_prelude(self, so_far, memory)
     }
 
     fn deposit_all(&self) {

@@ -222,13 +222,17 @@ impl Renderer {
     }
 
     /// Writes down the objects that a successor can make before this context rests, for [`Self::rebuild`] in another process that has already
-    /// made `so_far`, and returns all that it will then have made. With [`Carry::HandedOver`] that includes memory. Commands may be in flight.
+    /// made `so_far`, and returns all that it will then have made. That includes memory if `memory` says how it gets there. Commands may be in flight.
     ///
     /// # Errors
     ///
     /// The successor can make nothing more ahead: it has to make everything else later.
-    pub fn save_prelude(&self, so_far: &Prelude, carry: Carry) -> Result<(Saved, Prelude), NotMovable> {
-        snapshot::prelude::save(&self.0, so_far, carry)
+    pub fn save_prelude(
+        &self,
+        so_far: &Prelude,
+        memory: Option<Carry>,
+    ) -> Result<(Saved, Prelude), NotMovable> {
+        snapshot::prelude::save(&self.0, so_far, memory)
     }
 
     /// Deposits the memory that [`Self::save`] with [`Carry::Deposited`] would have to deposit. Commands may be in flight.

@@ -6,12 +6,16 @@ use anyhow::{Context, Result, ensure};
 use serde_json::{Value, json};
 use std::path::Path;
 use std::process::Command;
+use std::sync::Arc;
 use tests::broker::Broker;
 use tests::clients::many_threads;
 use tests::daemon::{eventually, two_gpus};
-use tests::guest::PATIENCE;
+use tests::frontend::{Options, Session};
+use tests::guest::device::{Source, ensure_filled};
+use tests::guest::{Gpu, PATIENCE, timeline};
 use tests::packages::HostVulkan;
 use tests::program::{LIMIT, Program};
+use vm_memory::{Bytes, VolatileMemory};
 
 fn computing(socket: &Path, rounds: &str) -> Result<Command> {
     many_threads(Path::new(env!("CARGO_BIN_EXE_many_threads")), socket, rounds)
@@ -73,6 +77,43 @@ fn a_program_that_computes_goes_to_another_gpu_and_back() -> Result<()> {
     std::fs::write(end, "")?;
     let ended = program.wait(LIMIT).context("the program does not end")?;
     ensure!(ended.status.success(), "{ended:?}\n{}", broker.log());
+    Ok(())
+}
+
+/// Bytes of the memory that only the GPU reaches: `MOVE_BYTES=8589934592` shows how long the program is paused while they are copied.
+fn hidden_bytes() -> u64 {
+    let wanted = std::env::var("MOVE_BYTES").ok().and_then(|bytes| bytes.parse().ok());
+    wanted.unwrap_or(MAPPED_BYTES)
+}
+
+const MAPPED_BYTES: u64 = 256 << 10;
+
+#[test]
+fn memory_has_its_contents_on_the_other_gpu() -> Result<()> {
+    let Some((_vulkan, broker, [own, spare])) = broker()? else { return Ok(()) };
+    let gpu = Arc::new(Gpu::new(Session::connect(&broker.path("a"), Options::default())?));
+    let mut device = timeline::device(&gpu, "computes")?;
+    let mapped = device.allocate(MAPPED_BYTES, Source::New)?.ok().context("memory")?;
+    let blob = device.blob(mapped, MAPPED_BYTES)?;
+    let ty = device.hidden.unwrap_or(device.visible);
+    let hidden = device.allocate_of_type(hidden_bytes(), ty, Source::New)?.ok().context("memory")?;
+    device.fill(hidden, hidden_bytes(), 7)?;
+    let (number, _) = context(&broker)?;
+    for (there, word) in [(&spare, 7), (&own, 8), (&spare, 9)] {
+        let said = broker.say(&["move", &format!("a/{number}"), "--gpu", there])?;
+        println!("{said}");
+        ensure!(said.contains("moved: its program was paused for "), "{said}");
+        // Memory that comes and goes between two moves.
+        let more = device.allocate_of_type(MAPPED_BYTES, ty, Source::New)?.ok().context("memory")?;
+        device.copy(hidden, mapped, MAPPED_BYTES)?;
+        let seen = blob.mapping.as_ref().context("a mappable blob is mapped")?.1.map()?;
+        let mut bytes = vec![0; MAPPED_BYTES as usize];
+        seen.as_volatile_slice().read_slice(&mut bytes, 0)?;
+        ensure_filled(&bytes, word).with_context(|| broker.log())?;
+        device.fill(more, MAPPED_BYTES, 1)?;
+        device.free(more)?;
+        device.fill(hidden, hidden_bytes(), word + 1)?;
+    }
     Ok(())
 }
 

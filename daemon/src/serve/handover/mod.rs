@@ -268,8 +268,9 @@ impl HandOvers {
         let under_way = self.under_way.get_mut(&ctx_id);
         match under_way.map(|HandOver { stage, is_at_home, .. }| (stage, is_at_home)) {
             Some((Stage::Prepares { part, since }, is_at_home)) => {
-                // Memory comes with the part that follows the one in which the successor first says this.
-                let misses_memory = at_home && !std::mem::replace(is_at_home, at_home);
+                // Memory comes with the part that follows the first, or the one in which the successor first says this.
+                let misses_memory = *part == 1 || at_home && !*is_at_home;
+                *is_at_home = at_home;
                 let is_short = now.saturating_duration_since(*since) < SHORT_PART;
                 if *part == PARTS_MAX || is_short && !misses_memory {
                     return Ok(Prepared::Enough);
@@ -434,7 +435,8 @@ mod tests {
     #[test]
     fn a_prelude_has_parts_until_one_is_short_or_there_are_many() {
         let long = |part: u32| if part.is_multiple_of(2) { SHORT_PART } else { 30 * SECOND };
-        for parts in 1..=PARTS_MAX + 1 {
+        // The second part has memory, so it follows however short the first was.
+        for parts in 2..=PARTS_MAX + 1 {
             let mut now = Instant::now();
             let mut all = begun(now);
             assert!(all.prepared(CONTEXT, false, now).is_err());
@@ -451,13 +453,18 @@ mod tests {
     }
 
     #[test]
-    fn memory_is_in_the_part_behind_the_one_that_says_that_it_can_be_had() {
+    fn memory_is_in_the_part_behind_the_first_and_behind_the_one_that_says_that_it_can_be_had() {
         let now = Instant::now();
-        let mut all = begun(now);
-        all.prepares(CONTEXT, now);
-        assert_eq!(all.prepared(CONTEXT, true, now), Ok(Prepared::More), "however short the first was");
-        assert!(all.get(CONTEXT).unwrap().is_at_home);
-        assert_eq!(all.prepared(CONTEXT, true, now), Ok(Prepared::Enough));
+        for first in [true, false] {
+            let mut all = begun(now);
+            all.prepares(CONTEXT, now);
+            assert_eq!(all.prepared(CONTEXT, first, now), Ok(Prepared::More), "however short the first was");
+            assert_eq!(all.get(CONTEXT).unwrap().is_at_home, first);
+            if !first {
+                assert_eq!(all.prepared(CONTEXT, true, now), Ok(Prepared::More), "the program has a GPU now");
+            }
+            assert_eq!(all.prepared(CONTEXT, true, now), Ok(Prepared::Enough));
+        }
     }
 
     #[test]

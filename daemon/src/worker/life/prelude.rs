@@ -15,15 +15,15 @@ use vulkan::snapshot::{Carry, NotMovable, Prelude, SavedFile};
 use vulkan::{ContextLost, MemoryFile, Piece};
 
 /// Writes down the objects that a successor can already make, beside those that it has made `so_far`, and returns all of them. If the successor has
-/// to make all others later, none are added. The objects include memory that is handed over; `allowances` tell the credit that this worker was
+/// to make all others later, none are added. The objects include memory if its way is known; `allowances` tell the credit that this worker was
 /// granted for such memory.
 pub(super) fn write<B: Backend>(
     context: &Context<B>,
     so_far: Prelude,
-    (carry, allowances): (Carry, &Allowances),
+    (memory, allowances): (Option<Carry>, &Allowances),
     link: &Link,
 ) -> Prelude {
-    let (bytes, files, prelude) = written(context, &so_far, carry, allowances).unwrap_or_else(|why| {
+    let (bytes, files, prelude) = written(context, &so_far, memory, allowances).unwrap_or_else(|why| {
         log::debug!("the successor makes no objects ahead: {why}");
         (Vec::new(), Vec::new(), so_far)
     });
@@ -40,11 +40,11 @@ pub(super) fn write<B: Backend>(
 fn written<B: Backend>(
     context: &Context<B>,
     so_far: &Prelude,
-    carry: Carry,
+    memory: Option<Carry>,
     allowances: &Allowances,
 ) -> Result<(Vec<u8>, Vec<SavedFile>, Prelude), NotMovable> {
     let mut before = allowances.credit_granted();
-    let (saved, prelude) = context.backend.save_prelude(so_far, carry)?;
+    let (saved, prelude) = context.backend.save_prelude(so_far, memory)?;
     let mut after = allowances.credit_granted();
     // The program may have allocated and freed meanwhile.
     let credit = PerHeap::each(|heap| *before.of(heap).max(after.of(heap)));

@@ -356,13 +356,14 @@ impl<B: Backend> Worker<B> {
         }
     }
 
-    /// Writes down the objects that a successor can already make: only new ones if it `goes_on`, with memory if it `is_at_home`.
+    /// Writes down the objects that a successor can already make. If it `goes_on`, only new ones, and memory: the successor takes it over if it
+    /// `is_at_home`, and makes it anew otherwise.
     fn write_prelude(&mut self, (goes_on, is_at_home): (bool, bool), socket: Option<OwnedFd>) {
         let Self { context, handed_over: HandOvers { inbox, allowances, prelude, .. }, .. } = self;
         context.hand_over_is_handled();
         let so_far = if goes_on { std::mem::take(prelude) } else { Prelude::default() };
         let carry = if is_at_home { Carry::HandedOver } else { Carry::Copied };
-        let memory = (carry, &**allowances);
+        let memory = (goes_on.then_some(carry), &**allowances);
         let written = |link| inbox.while_away(|| prelude::write(context, so_far, memory, &link));
         *prelude = open(context, socket, link::PATIENCE).map(written).unwrap_or_default();
     }

@@ -178,10 +178,12 @@ impl Backend for Fake {
         }
     }
 
-    fn save_prelude(&self, _: &Prelude, carry: Carry) -> Result<(Saved, Prelude), NotMovable> {
-        *self.carried.lock() = Some(carry);
+    fn save_prelude(&self, _: &Prelude, memory: Option<Carry>) -> Result<(Saved, Prelude), NotMovable> {
+        *self.carried.lock() = memory;
         match &*self.stays.lock() {
-            None => Ok((Saved::new(PRELUDE.to_vec(), Vec::new(), carry), Prelude::default())),
+            None => {
+                Ok((Saved::new(PRELUDE.to_vec(), Vec::new(), memory.unwrap_or_default()), Prelude::default()))
+            }
             Some(stays) => Err(stays.clone()),
         }
     }

@@ -143,7 +143,7 @@ impl Backend for SwappedOut {
         Ok(())
     }
 
-    fn save_prelude(&self, _: &Prelude, _: Carry) -> Result<(Saved, Prelude), NotMovable> {
+    fn save_prelude(&self, _: &Prelude, _: Option<Carry>) -> Result<(Saved, Prelude), NotMovable> {
         // The GPU does not work for this context meanwhile, so a prelude would save no time.
         Err(NotMovable::for_now("the context is swapped out"))
     }

@@ -86,7 +86,7 @@ impl Restored {
         self.addresses.lock().remove(&id)
     }
 
-    /// Notes that the contents of an allocation come later. Returns false if there are `limit` such already.
+    /// Notes that the contents of an allocation, which is made next, come later. Returns false if there are `limit` such already.
     pub fn add_filled(&self, id: u64, limit: usize) -> bool {
         let mut filled = self.filled.lock();
         self.any.store(true, Ordering::Relaxed);
@@ -103,7 +103,16 @@ impl Restored {
     #[cold]
     fn take_filled_of_some(&self, id: u64) -> bool {
         let mut filled = self.filled.lock();
-        filled.awaited.remove(&id) && filled.made.insert(id)
+        let is_awaited = filled.awaited.remove(&id);
+        if is_awaited {
+            filled.made.insert(id);
+        }
+        is_awaited
+    }
+
+    /// Forgets the allocations that do not exist any more, which need no contents.
+    pub fn forget_gone(&self, exists: impl Fn(u64) -> bool) {
+        self.filled.lock().made.retain(|id| exists(*id));
     }
 
     /// Adds the driver's memory of an allocation. Returns false if there are `limit` already, or one with the same id.
@@ -162,17 +171,23 @@ impl Restored {
 
     /// Forgets everything that is left. Returns whether all was used, except for the data of pipeline caches, which need not be.
     pub fn clear(&self) -> bool {
+        let none_unfilled = std::mem::take(&mut self.filled.lock().made).is_empty();
+        self.clear_ahead() && none_unfilled
+    }
+
+    /// As [`Self::clear`], but behind a prelude: the contents of allocations that were made come with a later part.
+    pub fn clear_ahead(&self) -> bool {
         let (mut all, mut addresses, mut filled) =
             (self.all.lock(), self.addresses.lock(), self.filled.lock());
-        self.any.store(false, Ordering::Relaxed);
+        self.any.store(!filled.made.is_empty(), Ordering::Relaxed);
         self.caches.lock().clear();
-        let none_filled = filled.awaited.is_empty() && filled.made.is_empty();
+        let none_filled = std::mem::take(&mut filled.awaited).is_empty();
         let mut exported = self.exported.lock();
         let mut refilled = self.refilled.lock();
         let none_exported = exported.is_empty() && refilled.is_empty();
         let were_empty = all.is_empty() && addresses.is_empty() && none_filled && none_exported;
         (*exported, *refilled) = Default::default();
-        (*all, *addresses, *filled) = Default::default();
+        (*all, *addresses) = Default::default();
         were_empty
     }
 }

@@ -265,7 +265,7 @@ impl World {
         }
         let mut so_far = self.prelude.borrow_mut();
         let (ahead, prelude) = &mut *so_far;
-        if let Ok((more, with_more)) = self.renderer.save_prelude(prelude, Carry::Copied) {
+        if let Ok((more, with_more)) = self.renderer.save_prelude(prelude, Some(Carry::Copied)) {
             ahead.extend(more.steps);
             *prelude = with_more;
         }
@@ -340,7 +340,7 @@ impl World {
         let rest = self.renderer.save(&prelude, Carry::Copied).expect("it could be without");
         let context = self.renderer.context();
         let third = renderer_on(context.env.gpus.clone(), LIMITS, Arc::new(NoResources));
-        assert_eq!(third.rebuild(&ahead, &[]), Ok(()), "of {ahead:#?}");
+        assert_eq!(third.rebuild_ahead(&ahead, &[]), Ok(()), "of {ahead:#?}");
         let steps = comparable(&rest.steps);
         assert_eq!(third.rebuild(&steps, &rest.files_here()), Ok(()), "of {steps:#?} behind {ahead:#?}");
         let again = third.save(&Prelude::default(), Carry::Copied).map(|again| comparable(&again.steps));

@@ -26,8 +26,8 @@ use std::collections::VecDeque;
 use std::ops::Range;
 use std::sync::Arc;
 
-/// Adds the step that lists the allocations whose contents follow: memory that only the driver uses and that a successor makes anew. Allocations that
-/// the successor `has` already are left out; an empty list adds no step.
+/// Adds the step that lists the allocations whose contents follow: memory that only the driver uses and that a successor makes anew. Allocations whose
+/// contents the successor `has` already are left out; an empty list adds no step.
 ///
 /// # Errors
 ///
@@ -71,9 +71,20 @@ pub(super) fn compare(context: &Context, all: &[(u64, u64)]) -> Result<(), Conte
     Ok(())
 }
 
+/// Returns whether the contents of this memory can be copied into memory that a successor makes anew.
+pub(super) fn can_be_copied(object: &Object) -> bool {
+    let has_queue = || object.device.as_ref().is_some_and(|device| device.own_queue().is_some());
+    private(object).and_then(Memory::copied_bytes).is_some() && has_queue()
+}
+
 /// Returns the step before an allocation whose contents come later; none for other allocations.
 pub(super) fn filled(id: u64, object: &Object) -> Option<Step> {
     private(object).and_then(Memory::copied_bytes).map(|_| Step::Filled { id })
+}
+
+/// Returns whether an object is memory that only the driver uses.
+pub(super) fn is_private(object: &Object) -> bool {
+    private(object).is_some()
 }
 
 /// Returns the memory of an object, if it is memory that only the driver uses.

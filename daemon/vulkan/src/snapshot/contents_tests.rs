@@ -48,6 +48,53 @@ fn world() -> World {
 
 const ALL: [(u64, u64); 3] = [(12, PAGE), (13, SIZE), (14, 2 * PAGE)];
 
+/// Returns the allocations that the steps make for contents that come later.
+fn filled(steps: &[Step]) -> Vec<u64> {
+    let filled = |step: &Step| if let Step::Filled { id } = step { Some(*id) } else { None };
+    steps.iter().filter_map(filled).collect()
+}
+
+/// A context with the memory of [`world`], which has been made ahead of the snapshot, and the prelude.
+fn made_ahead(world: &World) -> (Renderer, Prelude) {
+    let save = |so_far: &Prelude, memory| world.renderer.save_prelude(so_far, memory).unwrap();
+    let (first, prelude) = save(&Prelude::default(), None);
+    let (second, prelude) = save(&prelude, Some(Carry::Copied));
+    assert_eq!((filled(&first.steps), filled(&second.steps)), (vec![], vec![12, 13, 14]));
+    let next = null::renderer_that_clears(null::LIMITS);
+    next.rebuild_ahead(&first.steps, &[]).unwrap();
+    next.rebuild_ahead(&second.steps, &[]).unwrap();
+    (next, prelude)
+}
+
+#[test]
+fn memory_is_made_ahead_and_its_contents_come_when_the_predecessor_rests() {
+    let world = world();
+    let (next, prelude) = made_ahead(&world);
+    let made = raw(&next, 13);
+    // Freed meanwhile: the id of one is that of memory without contents now, of the other that of new memory.
+    world.free(12);
+    allocate(&world, DEVICE, 12, PAGE, PAGES);
+    world.free(14);
+    allocate(&world, OTHER_DEVICE, 14, SIZE, PRIVATE);
+    let rest = world.renderer.save(&prelude, Carry::Copied).unwrap();
+    assert_eq!(filled(&rest.steps), [14]);
+    assert_eq!(Step::contents(&rest.steps), Some(&[(13, SIZE), (14, SIZE)][..]));
+    next.rebuild(&comparable(&rest.steps), &rest.files_here()).unwrap();
+    assert_eq!(raw(&next, 13), made);
+    assert_eq!(next.contents(&rest.steps).unwrap().unwrap().bytes(), 2 * SIZE);
+    let again = next.save(&Prelude::default(), Carry::Copied).unwrap();
+    assert_eq!(Step::contents(&again.steps), Step::contents(&rest.steps));
+}
+
+#[test]
+fn memory_that_was_made_ahead_is_not_seen_without_its_contents() {
+    let world = world();
+    let (next, prelude) = made_ahead(&world);
+    let mut rest = world.renderer.save(&prelude, Carry::Copied).unwrap();
+    rest.steps.retain(|step| !matches!(step, Step::Contents(_)));
+    assert!(next.rebuild(&comparable(&rest.steps), &rest.files_here()).is_err());
+}
+
 #[test]
 fn contents_of_several_devices_pass_through_slots_that_divide_no_allocation_evenly() {
     let world = world();

@@ -104,14 +104,14 @@ fn a_successor_has_memory_before_its_predecessor_rests() {
     let world = world();
     drop(world.allocate_of(13, &[ChainStruct::MemoryAllocateFlagsInfo(&ADDRESSED)], SIZE, PRIVATE));
     drop(world.allocate_of(14, &[], SIZE, PRIVATE));
-    let save = |so_far: &Prelude, carry| world.renderer.save_prelude(so_far, carry).unwrap();
+    let save = |so_far: &Prelude, memory| world.renderer.save_prelude(so_far, memory).unwrap();
     // The first part has no memory: it is not known yet whether the driver is the same.
-    let (first, prelude) = save(&Prelude::default(), Carry::Copied);
+    let (first, prelude) = save(&Prelude::default(), None);
     assert!(first.files.is_empty());
-    let (second, prelude) = save(&prelude, Carry::HandedOver);
+    let (second, prelude) = save(&prelude, Some(Carry::HandedOver));
     let ids = |saved: &Saved| saved.steps.iter().filter_map(Step::handed_over).collect::<Vec<_>>();
     assert_eq!((ids(&second), second.files.len()), (vec![10, 12, 14], 3));
-    let (third, prelude) = save(&prelude, Carry::HandedOver);
+    let (third, prelude) = save(&prelude, Some(Carry::HandedOver));
     assert!(third.steps.is_empty() && third.files.is_empty(), "{:?}", third.steps);
     let successor = null::renderer_that_exports(null::LIMITS);
     successor.rebuild_ahead(&first.steps, &[]).unwrap();
@@ -144,8 +144,8 @@ fn memory_for_one_image_is_made_behind_the_image() {
     world.image(30, venus::Format::R8_UNORM, venus::ImageCreateFlags(0));
     let one = venus::MemoryDedicatedAllocateInfo { image: venus::Image(30), ..Default::default() };
     drop(world.allocate_of(13, &[ChainStruct::MemoryDedicatedAllocateInfo(&one)], SIZE, PRIVATE));
-    let (first, prelude) = world.renderer.save_prelude(&Prelude::default(), Carry::Copied).unwrap();
-    let (second, prelude) = world.renderer.save_prelude(&prelude, Carry::HandedOver).unwrap();
+    let (first, prelude) = world.renderer.save_prelude(&Prelude::default(), None).unwrap();
+    let (second, prelude) = world.renderer.save_prelude(&prelude, Some(Carry::HandedOver)).unwrap();
     let ids: Vec<_> = second.steps.iter().filter_map(Step::handed_over).collect();
     assert_eq!(ids, [10, 12]);
     let next = null::renderer_that_exports(null::LIMITS);
@@ -280,9 +280,9 @@ fn memory_with_an_address_is_made_ahead_and_filled_when_its_predecessor_rests() 
     for goes in ["nothing", "its memory", "its device"] {
         let world = addressed();
         null::have_to_spare(4 * SIZE);
-        let save = |so_far: &Prelude, carry| world.renderer.save_prelude(so_far, carry).unwrap();
-        let (first, prelude) = save(&Prelude::default(), Carry::Copied);
-        let (second, prelude) = save(&prelude, Carry::HandedOver);
+        let save = |so_far: &Prelude, memory| world.renderer.save_prelude(so_far, memory).unwrap();
+        let (first, prelude) = save(&Prelude::default(), None);
+        let (second, prelude) = save(&prelude, Some(Carry::HandedOver));
         let imports = null::imports();
         let next = null::renderer_that_exports(null::LIMITS);
         next.rebuild_ahead(&first.steps, &[]).unwrap();
@@ -322,8 +322,8 @@ fn memory_with_an_address_is_not_made_ahead_where_little_is_to_spare() {
     let world = addressed();
     for (spare, ahead) in [(0, vec![12]), (4 * SIZE - 1, vec![12]), (4 * SIZE, vec![10, 12])] {
         null::have_to_spare(spare);
-        let (_, prelude) = world.renderer.save_prelude(&Prelude::default(), Carry::Copied).unwrap();
-        let (second, _) = world.renderer.save_prelude(&prelude, Carry::HandedOver).unwrap();
+        let (_, prelude) = world.renderer.save_prelude(&Prelude::default(), None).unwrap();
+        let (second, _) = world.renderer.save_prelude(&prelude, Some(Carry::HandedOver)).unwrap();
         let ids: Vec<_> = second.steps.iter().filter_map(Step::handed_over).collect();
         assert_eq!(ids, ahead, "{spare} bytes");
     }

@@ -1,5 +1,6 @@
 //! Memory: the file of each allocation, and the memory that buffers and images are bound to.
 
+use super::contents;
 use super::saved::{Carry, NotMovable, Saved, SavedFile};
 use super::step::Step;
 use super::synthesis::{NO_REPLY, decoded, encoded};
@@ -15,7 +16,7 @@ use ash::vk;
 use config::DepositId;
 use protocol::cursor::Arena;
 use protocol::venus::generated::{self as venus, ChainStruct, Command};
-use rustc_hash::FxHashMap;
+use rustc_hash::{FxHashMap, FxHashSet};
 use std::os::fd::AsFd as _;
 use std::sync::Arc;
 
@@ -137,6 +138,20 @@ pub(super) fn descriptors(
         all.extend(file.map(|file| (serial, file)));
     }
     all
+}
+
+/// Returns the memory that a successor can make anew while this context goes on, without the memory that it `has` already, by the places of the
+/// allocations in the order of creation: memory that only the driver uses, and that is not for one image or buffer.
+pub(super) fn copied(context: &Context, has: impl Fn(&Object) -> bool) -> FxHashSet<u64> {
+    let (table, mut arena) = (context.objects.read(), context.arena(0));
+    let mut is_fit = |id: u64, object: &Object| {
+        contents::can_be_copied(object)
+            && !has(object)
+            && !table.is_only_destroyed(id)
+            && !is_for_one(object, &mut arena)
+    };
+    let fit = table.objects().filter(|(id, object, _)| is_fit(*id, object));
+    fit.map(|(_, object, _)| object.usage.serial()).collect()
 }
 
 /// Returns whether the program has allocated memory for one image or buffer.

@@ -90,6 +90,6 @@ pub(crate) fn save(context: &Context, prelude: &Prelude, carry: Carry) -> Result
     recordings::save(context, &available, &mut saved.steps)?;
     state::save_after(context, &mut saved.steps);
     addresses::save(context, &mut saved.steps);
-    contents::save(context, |object| prelude.has(object), &mut saved)?;
+    contents::save(context, |object| prelude.has_contents(object), &mut saved)?;
     Ok(saved)
 }

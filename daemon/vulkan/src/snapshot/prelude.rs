@@ -1,6 +1,7 @@
 //! The prelude: objects that a successor makes while its predecessor still runs, so that the program does not wait for them. They are the driver
-//! itself, what it compiles, and memory that only the driver uses, which the successor imports. The predecessor remembers these objects. The next
-//! part of the prelude has newer objects, the snapshot the rest.
+//! itself, what it compiles, and memory that only the driver uses: the successor imports this memory, or allocates memory on another GPU, and the
+//! contents follow when the predecessor rests. The predecessor remembers these objects. The next part of the prelude has newer objects, the
+//! snapshot the rest.
 //!
 //! ```text
 //! predecessor   runs ....................................... rests, writes the snapshot
@@ -63,6 +64,8 @@ pub(super) struct Made {
     pub kind: ObjectType,
     /// The guest's id of its device; 0 if it is of none.
     pub device: u64,
+    /// It is memory whose contents come with the snapshot.
+    awaits_contents: bool,
 }
 
 /// The objects of a context after a prelude was written.
@@ -78,7 +81,8 @@ pub(super) struct Split<'t> {
 }
 
 /// Writes down the objects that a successor can make while this context goes on, without those that it has made `so_far`. Commands may be in flight.
-/// With [`Carry::HandedOver`], memory that only the driver uses is included.
+/// Memory that only the driver uses is included if its way to the successor is known: with [`Carry::HandedOver`] by its descriptor, with
+/// [`Carry::Copied`] without its contents.
 ///
 /// # Errors
 ///
@@ -86,21 +90,28 @@ pub(super) struct Split<'t> {
 pub(crate) fn save(
     context: &Context,
     so_far: &Prelude,
-    carry: Carry,
+    memory: Option<Carry>,
 ) -> Result<(Saved, Prelude), NotMovable> {
-    let descriptors = match carry {
-        Carry::HandedOver => memory::descriptors(context, |object| so_far.has(object)),
-        Carry::Copied | Carry::Deposited => FxHashMap::default(),
+    let has = |object: &Object| so_far.has(object);
+    let (descriptors, copied) = match memory {
+        Some(Carry::HandedOver) => (memory::descriptors(context, has), FxHashSet::default()),
+        Some(Carry::Copied) => (FxHashMap::default(), memory::copied(context, has)),
+        None | Some(Carry::Deposited) => Default::default(),
     };
     let (caches, cached) = so_far.cache_data(context, CACHE_DATA_MAX);
     let table = context.objects.read();
-    let mut saved = Saved { carry, descriptors, ..Saved::default() };
+    let mut saved = Saved { carry: memory.unwrap_or_default(), descriptors, ..Saved::default() };
     let Split { there, mut made, gone, missing } = so_far.split(alive(&table)?);
     destroy(&gone, &mut saved)?;
     // Behind the destroyed objects: a new cache may have the id of a destroyed one by now.
     saved.steps.extend(caches);
-    let objects = made_ahead(&table, missing, &there, &saved)?;
-    made.extend(objects.iter().map(|one| (one.usage.serial(), Made::from(one))));
+    let is_memory = |serial: &u64| saved.descriptors.contains_key(serial) || copied.contains(serial);
+    let objects = made_ahead(&table, missing, &there, is_memory)?;
+    for one in &objects {
+        let Wanted { id, kind, device, .. } = *one;
+        let awaits_contents = copied.contains(&one.usage.serial());
+        made.insert(one.usage.serial(), Made { id, kind, device, awaits_contents });
+    }
     save_these((context, &table), objects, &there, &mut saved)?;
     Ok((saved, Prelude { made, cached }))
 }
@@ -113,7 +124,7 @@ pub(crate) fn save(
 pub(super) fn destroy(gone: &[Made], saved: &mut Saved) -> Result<(), NotMovable> {
     // The end of an instance destroys all objects.
     let instance = gone.iter().find(|one| one.kind == ObjectType::INSTANCE);
-    for Made { id, kind, device } in instance.map_or(gone, std::slice::from_ref) {
+    for Made { id, kind, device, .. } in instance.map_or(gone, std::slice::from_ref) {
         push_commands(&mut saved.steps, &destruction(*kind, *device, *id)?);
     }
     Ok(())
@@ -125,13 +136,12 @@ fn made_ahead<'t>(
     table: &Table,
     missing: Vec<Wanted<'t>>,
     there: &There,
-    saved: &Saved,
+    is_memory: impl Fn(&u64) -> bool,
 ) -> Result<Vec<Wanted<'t>>, NotMovable> {
     let (all, mut needs) = with_lineage(table, missing, there)?;
     let reused: FxHashSet<u64> = all.iter().filter(|one| one.object.is_none()).map(|one| one.id).collect();
     let is_free = |one: &Wanted<'_>| !reused.contains(&one.id) && !table.is_only_destroyed(one.id);
-    let has_kind =
-        |one: &Wanted<'_>| KINDS.contains(&one.kind) || saved.descriptors.contains_key(&one.usage.serial());
+    let has_kind = |one: &Wanted<'_>| KINDS.contains(&one.kind) || is_memory(&one.usage.serial());
     let fits = |one: &Wanted<'_>| has_kind(one) && (one.object.is_none() || is_free(one));
     let mut fit: Vec<bool> = all.iter().map(fits).collect();
     // In the order of creation, so that each object is decided after the objects that it is made of.
@@ -143,16 +153,15 @@ fn made_ahead<'t>(
     Ok(ahead.map(|(one, _)| one).collect())
 }
 
-impl From<&Wanted<'_>> for Made {
-    fn from(Wanted { id, kind, device, .. }: &Wanted<'_>) -> Self {
-        Self { id: *id, kind: *kind, device: *device }
-    }
-}
-
 impl Prelude {
     /// Returns whether a successor has made this object.
     pub(super) fn has(&self, object: &Object) -> bool {
         self.made.contains_key(&object.usage.serial())
+    }
+
+    /// Returns whether a successor has made this memory and has its contents, too.
+    pub(super) fn has_contents(&self, memory: &Object) -> bool {
+        self.made.get(&memory.usage.serial()).is_some_and(|made| !made.awaits_contents)
     }
 
     /// Returns the steps with the data of all caches, and what the successor then has. There are no steps if no object that affects caches was made since. A
@@ -187,8 +196,9 @@ impl Prelude {
         let is_there =
             |one: &Wanted<'_>| is_made(one) && one.command.is_none_or(|command| !again.contains(&command));
         let (there, missing): (Vec<_>, Vec<_>) = alive.into_iter().partition(is_there);
+        let serials = there.iter().map(|one| one.usage.serial());
         let made: FxHashMap<u64, Made> =
-            there.iter().map(|one| (one.usage.serial(), Made::from(one))).collect();
+            serials.filter_map(|serial| Some((serial, *self.made.get(&serial)?))).collect();
         let mut gone: Vec<_> = self.made.iter().filter(|(serial, _)| !made.contains_key(serial)).collect();
         gone.sort_unstable_by_key(|(serial, _)| std::cmp::Reverse(**serial));
         let gone = gone.into_iter().map(|(_, made)| *made).collect();

@@ -13,7 +13,7 @@ use std::sync::Arc;
 
 /// Writes the next part of a prelude, without memory.
 pub(super) fn ahead_of(world: &World, so_far: &Prelude) -> (Vec<Step>, Prelude) {
-    let (saved, prelude) = world.renderer.save_prelude(so_far, Carry::Copied).unwrap();
+    let (saved, prelude) = world.renderer.save_prelude(so_far, None).unwrap();
     (saved.steps, prelude)
 }
 

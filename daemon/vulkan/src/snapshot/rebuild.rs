@@ -41,10 +41,12 @@ pub(crate) fn rebuild(
     take_all(context, steps, files)?;
     refill::refill(context)?;
     context.pool.keep_nothing(false);
-    all_is_used(context)
+    forget_gone(context);
+    all_is_used(context.restored.clear())
 }
 
-/// Builds up in a new context what a [prelude](super::prelude::save) has written down of a context that goes on: its memory is not copied yet.
+/// Builds up in a new context what a [prelude](super::prelude::save) has written down of a context that goes on. The contents of its memory are not
+/// copied yet: they come with the snapshot.
 ///
 /// # Errors
 ///
@@ -57,14 +59,15 @@ pub(crate) fn rebuild_ahead(
     take_all(context, steps, files)?;
     let table = context.objects.read();
     let is_missing = |id: u64| table.get(venus::DeviceMemory(id)).is_err();
-    if steps.iter().filter_map(Step::handed_over).any(is_missing) {
+    if steps.iter().filter_map(Step::private).any(is_missing) {
         return Err(
             InheritedError::Lacking("there is no memory for a second copy of the program's memory").into()
         );
     }
     drop(table);
     refill::import_all(context)?;
-    all_is_used(context)
+    forget_gone(context);
+    all_is_used(context.restored.clear_ahead())
 }
 
 fn take_all(context: &Context, steps: &[Step], files: &[Arc<MemoryFile>]) -> Result<(), ContextLost> {
@@ -72,7 +75,7 @@ fn take_all(context: &Context, steps: &[Step], files: &[Arc<MemoryFile>]) -> Res
     let (cancel, mut arena) = (Cancel::default(), context.arena(ARENA_BYTES));
     let mut has_freed = false;
     for step in steps {
-        if step.handed_over().is_some() && !std::mem::replace(&mut has_freed, true) {
+        if step.private().is_some() && !std::mem::replace(&mut has_freed, true) {
             // Steps that destroy objects come first. Their memory is free before other memory takes its place.
             refill::forget_gone(context);
         }
@@ -82,8 +85,14 @@ fn take_all(context: &Context, steps: &[Step], files: &[Arc<MemoryFile>]) -> Res
     Ok(())
 }
 
-fn all_is_used(context: &Context) -> Result<(), ContextLost> {
-    match context.restored.clear() {
+/// Forgets memory that was made ahead, and that the program has freed since.
+fn forget_gone(context: &Context) {
+    let table = context.objects.read();
+    context.restored.forget_gone(|id| table.get(venus::DeviceMemory(id)).is_ok_and(contents::is_private));
+}
+
+fn all_is_used(is_used: bool) -> Result<(), ContextLost> {
+    match is_used {
         true => Ok(()),
         false => Err(ContextLost::broken(
             "a snapshot has memory or addresses for objects that it does not make, or memory without contents",

@@ -128,6 +128,14 @@ impl Step {
         })
     }
 
+    /// Returns the allocation that only the driver uses and that the next command makes, if the step names one.
+    pub(super) fn private(&self) -> Option<u64> {
+        match self {
+            Self::Exported { id, .. } | Self::Filled { id } => Some(*id),
+            _ => None,
+        }
+    }
+
     /// Returns the allocation that a successor takes as it is, if the step names one.
     pub(super) fn handed_over(&self) -> Option<u64> {
         match self {
