@@ -12,12 +12,15 @@ pub struct Slots {
 impl Slots {
     /// The number of slots, at most: those that one worker copies out of and the other into, and those on the way.
     pub const COUNT_MAX: u32 = 4;
-    /// The bytes of a slot, at most. Copying so many should take much longer than a message.
+    /// The bytes of a slot of ours, at most. Copying so many takes longer than a message. More would lengthen a program's pause, in which the memory
+    /// of the slots is made and pinned.
+    pub const BYTES: u64 = 4 << 20;
+    /// The bytes of a slot that another program announces, at most.
     pub const BYTES_MAX: u64 = 16 << 20;
 
     /// Returns the slots for so many bytes in all: whole pages, at least one.
     pub fn for_bytes(all: u64) -> Self {
-        let bytes = all.min(Self::BYTES_MAX);
+        let bytes = all.min(Self::BYTES);
         let count = u32::try_from(all.div_ceil(bytes)).unwrap_or(Self::COUNT_MAX);
         Self { count: count.min(Self::COUNT_MAX), bytes }
     }
@@ -74,7 +77,7 @@ mod tests {
 
     #[test]
     fn what_is_made_for_any_number_of_bytes_is_what_may_be_announced() {
-        for pages in [1, 4096, 4097, 1 << 30] {
+        for pages in [1, 1024, 1025, 1 << 30] {
             let slots = Slots::for_bytes(pages * 4096);
             assert_eq!(Slots::announced(slots.count(), slots.bytes()), Some(slots), "{pages} pages");
         }

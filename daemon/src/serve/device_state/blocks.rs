@@ -119,6 +119,10 @@ impl Pool {
     }
 }
 
+/// A place among the blocks that are written: that behind so many blocks.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Mark(u64);
+
 /// Writes bytes as blocks.
 pub(super) struct BlockWriter<W: Write> {
     out: W,
@@ -135,7 +139,7 @@ impl<W: Write> BlockWriter<W> {
     }
 
     /// Returns a buffer for the next bytes, at most so many, which are written by [`Self::filled`].
-    pub(super) fn buffer(&mut self, most: usize) -> &mut [u8] {
+    fn buffer(&mut self, most: usize) -> &mut [u8] {
         let Block { plain, length, .. } = &mut self.current;
         plain.resize(BLOCK_BYTES, 0);
         let some = most.min(BLOCK_BYTES - *length);
@@ -143,7 +147,7 @@ impl<W: Write> BlockWriter<W> {
     }
 
     /// Writes the first `count` bytes of the last [`Self::buffer`].
-    pub(super) fn filled(&mut self, count: usize) -> io::Result<()> {
+    fn filled(&mut self, count: usize) -> io::Result<()> {
         self.current.length += count;
         match self.current.length == BLOCK_BYTES {
             true => self.put_current(),
@@ -151,8 +155,9 @@ impl<W: Write> BlockWriter<W> {
         }
     }
 
-    /// Writes the bytes of a memory file from `offset` on, so many. Threads read them, most of them after this call: see [`Self::settle`].
-    pub(super) fn contents(&mut self, file: &Arc<OwnedFd>, offset: u64, bytes: u64) -> io::Result<()> {
+    /// Writes the bytes of a memory file from `offset` on, so many. Threads read them, most of them after this call: they must not change until the
+    /// mark that is returned is passed ([`Self::settle`]).
+    pub(super) fn contents(&mut self, file: &Arc<OwnedFd>, offset: u64, bytes: u64) -> io::Result<Mark> {
         let mut done = 0;
         while bytes - done >= BLOCK_BYTES as u64 {
             self.put_current()?;
@@ -170,19 +175,19 @@ impl<W: Write> BlockWriter<W> {
             self.filled(some)?;
             done += some as u64;
         }
-        Ok(())
+        Ok(Mark(self.number))
     }
 
-    /// Waits until the threads have read all contents: memory files may change afterwards.
-    pub(super) fn settle(&mut self) -> io::Result<()> {
-        while self.write_next()? {}
+    /// Waits until the threads have read all contents ahead of a mark: these may change afterwards.
+    pub(super) fn settle(&mut self, Mark(number): Mark) -> io::Result<()> {
+        while self.number - (self.pool.under_way.len() as u64) < number && self.write_next()? {}
         Ok(())
     }
 
     /// Writes all blocks, and the end.
     pub(super) fn finish(mut self) -> io::Result<W> {
         self.put_current()?;
-        self.settle()?;
+        while self.write_next()? {}
         let mut end = [0; HEADER_BYTES];
         end[8..].copy_from_slice(&XxHash64::oneshot(self.number, &[]).to_le_bytes());
         self.out.write_all(&end)?;
@@ -268,7 +273,7 @@ impl<R: Read> BlockReader<R> {
     }
 
     /// Returns the next bytes, at most so many; none at the end.
-    pub(super) fn some(&mut self, most: usize) -> io::Result<&[u8]> {
+    fn some(&mut self, most: usize) -> io::Result<&[u8]> {
         self.advance()?;
         let bytes = &self.current.plain[self.done..self.current.length];
         let bytes = &bytes[..most.min(bytes.len())];
@@ -483,12 +488,12 @@ mod tests {
         const MOST: usize = 40 * BLOCK_BYTES + 77;
         let counts = [MOST, 1, BLOCK_BYTES - 1, 0, BLOCK_BYTES, 3 * BLOCK_BYTES + 1, 8];
         let (all, old) = (bytes(MOST + 4096), memory(&bytes(MOST + 4096)));
-        let mut writer = BlockWriter::new(Vec::new());
+        let (mut writer, mut mark) = (BlockWriter::new(Vec::new()), None);
         for count in counts {
             writer.write_all(&count.to_le_bytes()).unwrap();
-            writer.contents(&old, 4096, count as u64).unwrap();
+            mark = Some(writer.contents(&old, 4096, count as u64).unwrap());
         }
-        writer.settle().unwrap();
+        writer.settle(mark.unwrap()).unwrap();
         Target::new(&old, false).unwrap().write(0, &vec![0; MOST + 4096]).unwrap();
         let written = writer.finish().unwrap();
         let mut reader = BlockReader::new(&written[..]);
@@ -506,13 +511,26 @@ mod tests {
     }
 
     #[test]
+    fn contents_ahead_of_a_mark_may_change_once_it_is_passed() {
+        let all = bytes(3 * BLOCK_BYTES + 4096);
+        let [first, second] = [memory(&all), memory(&all)];
+        let mut writer = BlockWriter::new(Vec::new());
+        let mark = writer.contents(&first, 0, all.len() as u64).unwrap();
+        writer.contents(&second, 0, all.len() as u64).unwrap();
+        writer.settle(mark).unwrap();
+        assert!(writer.number - writer.pool.under_way.len() as u64 >= mark.0);
+        Target::new(&first, false).unwrap().write(0, &vec![0; all.len()]).unwrap();
+        assert!(read(&writer.finish().unwrap()).unwrap() == [&all[..], &all].concat());
+    }
+
+    #[test]
     fn memory_that_is_too_short_is_told_from_a_file_that_fails() {
         const MOST: usize = 5 * BLOCK_BYTES;
         let [short, almost, long] = [4096, MOST - 1, MOST].map(|bytes| memory(&vec![1; bytes]));
         let fails = |error: io::Error| error.downcast::<MemoryFails>().is_ok();
         for bytes in [8192, BLOCK_BYTES as u64] {
             let mut writer = BlockWriter::new(Vec::new());
-            let written = writer.contents(&short, 0, bytes).and_then(|()| writer.settle());
+            let written = writer.contents(&short, 0, bytes).and_then(|mark| writer.settle(mark));
             assert!(fails(written.unwrap_err()), "{bytes} bytes");
         }
         let mut writer = BlockWriter::new(Vec::new());

@@ -9,7 +9,7 @@
 //! The blocks have the [`Head`], the contents of each memory file, and for each context the [`Record`]s of what its worker has written down. Messages
 //! have their length before them, in four bytes. Whoever reads the bytes takes them to be hostile: a frontend may send anything.
 
-use super::blocks::{BlockReader, BlockWriter, MemoryFails};
+use super::blocks::{BlockReader, BlockWriter, Mark, MemoryFails};
 use super::contents::Target;
 use crate::device::PassedDevice;
 use crate::ipc::{self, Placement};
@@ -142,19 +142,20 @@ impl<W: Write> StateWriter<W> {
         self.blocks.write_all(bytes).map_err(failed)
     }
 
-    /// Writes the bytes of a memory file from `offset` on, so many. They must not change before the next [`Self::settle`], or the end.
+    /// Writes the bytes of a memory file from `offset` on, so many. They must not change until the mark that is returned is passed ([`Self::settle`]),
+    /// or the state is ended.
     pub(super) fn contents(
         &mut self,
         file: &Arc<OwnedFd>,
         offset: u64,
         bytes: u64,
-    ) -> Result<(), StateError> {
+    ) -> Result<Mark, StateError> {
         self.blocks.contents(file, offset, bytes).map_err(failed)
     }
 
-    /// Waits until the contents that were written are read.
-    pub(super) fn settle(&mut self) -> Result<(), StateError> {
-        self.blocks.settle().map_err(failed)
+    /// Waits until the contents ahead of a mark are read.
+    pub(super) fn settle(&mut self, mark: Mark) -> Result<(), StateError> {
+        self.blocks.settle(mark).map_err(failed)
     }
 
     /// Ends the state.

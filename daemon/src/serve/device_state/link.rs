@@ -10,6 +10,7 @@ use rustix::event::PollFlags;
 use std::os::fd::{BorrowedFd, OwnedFd};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Duration;
 
 /// One end of that socket.
 pub(in crate::serve) struct Link {
@@ -27,8 +28,14 @@ impl Link {
         Ok(())
     }
 
+    /// Returns whether the next message is there, or can never come: [`Self::receive`] does not wait now.
+    pub(super) fn has_message(&self) -> bool {
+        within(&self.channel, PollFlags::IN, Duration::ZERO).is_ok_and(|events| !events.is_empty())
+    }
+
     /// Waits for a message. Returns none if the worker has closed its end.
     pub(super) fn receive(&self) -> Result<Option<(HandOver, Option<OwnedFd>)>, StateError> {
+        self.look()?;
         loop {
             match self.channel.try_receive() {
                 Ok(Some(message)) => return Ok(Some(message)),

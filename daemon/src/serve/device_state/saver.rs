@@ -9,6 +9,7 @@ use super::thread::{Report, Reports};
 use crate::ipc::{HandOver, Slots};
 use config::MemoryName;
 use shm::{FixedFile, inspect};
+use std::collections::VecDeque;
 use std::os::fd::OwnedFd;
 use std::sync::Arc;
 use std::sync::mpsc::Receiver;
@@ -98,19 +99,27 @@ fn save_contents(
     contents_max: u64,
 ) -> Result<(), StateError> {
     let (mut at, mut left) = (0, contents_max.saturating_add(slots.bytes()));
+    // The slots that the worker has filled and must not change yet.
+    let mut filled = VecDeque::new();
     loop {
+        // While the worker fills a slot, or if it has filled all, the oldest is emptied.
+        let must_be_emptied = filled.len() == slots.count() as usize || !link.has_message();
+        if must_be_emptied && let Some(mark) = filled.pop_front() {
+            state.settle(mark)?;
+            link.send(&HandOver::Emptied, None)?;
+            continue;
+        }
         match link.receive()? {
             Some((HandOver::Filled, None)) => {}
             Some(_) => return Err(link.broken("its worker writes something else than contents")),
-            None => return Ok(()),
+            None if filled.is_empty() => return Ok(()),
+            None => return Err(link.broken("its worker does not wait until its contents are read")),
         }
         left = left
             .checked_sub(slots.bytes())
             .ok_or_else(|| link.broken("its worker has more contents than it was granted memory"))?;
         state.message(&Record::Slot)?;
-        state.contents(file, slots.place(at), slots.bytes())?;
-        state.settle()?;
-        link.send(&HandOver::Emptied, None)?;
+        filled.push_back(state.contents(file, slots.place(at), slots.bytes())?);
         at += 1;
     }
 }

@@ -18,6 +18,8 @@ use std::sync::mpsc::channel;
 use std::time::{Duration, Instant};
 
 const PAGE: u64 = 4096;
+/// Bytes of a slot: more than a block, which a thread reads, and not whole blocks.
+const SLOT: u64 = (1 << 20) + PAGE;
 const PIECE: MemoryId = MemoryId(7);
 const CONTEXT: ContextId = ContextId(3);
 
@@ -89,29 +91,29 @@ fn save(contents_max: u64, worker: impl FnOnce(Channel) + Send) -> (File, Result
     })
 }
 
-/// Sends contents through two slots of a page each: as many pages as `fill` has bytes, each full of one of them.
+/// Sends contents through two slots, as many parts as `fill` has bytes, each full of one of them.
 fn send_contents(to: &Channel, slots: &OwnedFd, fill: &[u8]) {
     let await_emptied = || assert_eq!(to.receive::<HandOver>().unwrap().0, HandOver::Emptied);
     for (at, byte) in fill.iter().enumerate() {
         if at >= 2 {
             await_emptied();
         }
-        let offset = at as u64 % 2 * PAGE;
-        rustix::io::pwrite(slots, &vec![*byte; PAGE as usize], offset).unwrap();
+        let offset = at as u64 % 2 * SLOT;
+        rustix::io::pwrite(slots, &vec![*byte; SLOT as usize], offset).unwrap();
         to.send(&HandOver::Filled, None).unwrap();
     }
     (0..fill.len().min(2)).for_each(|_| await_emptied());
 }
 
-/// Writes what an honest worker writes, with so many pages of contents.
+/// Writes what an honest worker writes, with contents of so many slots.
 fn writes(to: Channel, fill: &[u8]) {
     let file = shm::create("piece", PAGE).unwrap();
     to.send(&HandOver::File { memory: MemoryName::Piece(PIECE) }, Some(file.as_fd())).unwrap();
     to.send(&HandOver::Bytes(b"snap".to_vec()), None).unwrap();
     to.send(&HandOver::Bytes(b"shot".to_vec()), None).unwrap();
-    let slots = shm::create("slots", 2 * PAGE).unwrap();
+    let slots = shm::create("slots", 2 * SLOT).unwrap();
     if !fill.is_empty() {
-        to.send(&HandOver::Slots { count: 2, bytes: PAGE }, Some(slots.as_fd())).unwrap();
+        to.send(&HandOver::Slots { count: 2, bytes: SLOT }, Some(slots.as_fd())).unwrap();
     }
     to.send(&HandOver::End, None).unwrap();
     send_contents(&to, &slots, fill);
@@ -122,12 +124,12 @@ fn writes(to: Channel, fill: &[u8]) {
 struct Taken {
     piece: Vec<u8>,
     snapshot: Vec<u8>,
-    /// The first byte of each page of contents.
-    pages: Vec<u8>,
+    /// The first byte of the contents of each slot.
+    slots: Vec<u8>,
 }
 
-/// Reads as a new worker does, with so many pages of contents.
-fn takes(from: &Channel, pages: usize) -> Taken {
+/// Reads as a new worker does, with contents of so many slots.
+fn takes(from: &Channel, count: usize) -> Taken {
     let mut taken = Taken::default();
     let mut slots = None;
     loop {
@@ -136,23 +138,23 @@ fn takes(from: &Channel, pages: usize) -> Taken {
                 taken.piece = contents(file, 2 * PAGE);
             }
             (HandOver::Bytes(bytes), None) => taken.snapshot.extend(bytes),
-            (HandOver::Slots { count: 2, bytes: PAGE }, Some(file)) => slots = Some(file),
+            (HandOver::Slots { count: 2, bytes: SLOT }, Some(file)) => slots = Some(file),
             (HandOver::End, None) => break,
             other => panic!("{other:?}"),
         }
     }
-    for at in 0..pages {
+    for at in 0..count {
         assert_eq!(from.receive::<HandOver>().unwrap().0, HandOver::Filled);
-        let page = &contents(slots.as_ref().unwrap(), 2 * PAGE)[at % 2 * PAGE as usize..][..PAGE as usize];
-        assert!(page.iter().all(|byte| *byte == page[0]));
-        taken.pages.push(page[0]);
+        let slot = &contents(slots.as_ref().unwrap(), 2 * SLOT)[at % 2 * SLOT as usize..][..SLOT as usize];
+        assert!(slot.iter().all(|byte| *byte == slot[0]));
+        taken.slots.push(slot[0]);
         from.send(&HandOver::Emptied, None).unwrap();
     }
     taken
 }
 
-/// Loads a state, with a worker that takes so many pages of contents.
-fn load(file: File, pages: usize) -> (Head, [Vec<u8>; 2], Taken) {
+/// Loads a state, with a worker that takes contents of so many slots.
+fn load(file: File, count: usize) -> (Head, [Vec<u8>; 2], Taken) {
     rustix::fs::seek(&file, rustix::fs::SeekFrom::Start(0)).unwrap();
     let epoll = Arc::new(readiness::instance().unwrap());
     let ((memory, memories), (links, theirs)) = (channel(), channel());
@@ -172,7 +174,7 @@ fn load(file: File, pages: usize) -> (Head, [Vec<u8>; 2], Taken) {
     assert!(matches!(report(&thread), Report::Next));
     let (channel, worker) = Channel::pair().unwrap();
     links.send(Link { ctx_id: CONTEXT, channel, called_off: Arc::clone(&thread.called_off) }).unwrap();
-    let taken = takes(&worker, pages);
+    let taken = takes(&worker, count);
     match report(&thread) {
         Report::Ended(ended) => ended.unwrap(),
         other => panic!("{other:?}"),
@@ -184,13 +186,13 @@ fn load(file: File, pages: usize) -> (Head, [Vec<u8>; 2], Taken) {
 #[test]
 fn a_state_is_loaded_as_it_was_saved() {
     for fill in [&[][..], &[5], &[5, 6, 7, 8, 9]] {
-        let (file, saved) = save(fill.len() as u64 * PAGE, |worker| writes(worker, fill));
+        let (file, saved) = save(fill.len() as u64 * SLOT, |worker| writes(worker, fill));
         saved.unwrap();
         let (loaded, memory, taken) = load(file, fill.len());
         assert_eq!(loaded, head());
         assert_eq!(memory, [vec![1; 2 * PAGE as usize], vec![2; PAGE as usize]]);
         let piece = vec![1; 2 * PAGE as usize];
-        assert_eq!(taken, Taken { piece, snapshot: b"snapshot".to_vec(), pages: fill.to_vec() });
+        assert_eq!(taken, Taken { piece, snapshot: b"snapshot".to_vec(), slots: fill.to_vec() });
     }
 }
 

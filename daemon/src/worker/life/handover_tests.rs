@@ -490,7 +490,7 @@ impl Peer {
 #[test]
 fn contents_of_memory_pass_through_a_file_that_goes_back_whatever_their_size() {
     for (bytes, through) in
-        [(4096, 4096), (3 << 20, 3 << 20), ((33 << 20) + 4096, 48 << 20), (133 << 20, 64 << 20)]
+        [(4096, 4096), (3 << 20, 3 << 20), ((9 << 20) + 4096, 12 << 20), (133 << 20, 16 << 20)]
     {
         let (old, new) = (Peer::start(), Peer::start());
         *old.fake.contents.lock() = contents(bytes);
