@@ -8,6 +8,7 @@ use protocol::ids::{BlobId, ContextId, ResourceId};
 use protocol::virtio_gpu::{BlobFlags, BlobMem, Command, Response, ResponseType};
 use std::sync::Arc;
 use std::sync::mpsc::sync_channel;
+use vm_memory::{Bytes as _, MmapRegion, VolatileMemory as _};
 
 /// A blob resource that exists in the device.
 #[derive(Clone, Debug)]
@@ -23,6 +24,24 @@ pub struct Blob {
 }
 
 impl Blob {
+    /// Maps the blob's memory into this process, as the guest's user space would.
+    ///
+    /// # Errors
+    /// The blob is not mappable, or the system does not map it.
+    pub fn map(&self) -> Result<MmapRegion> {
+        self.mapping.as_ref().context("a mappable blob is mapped")?.1.map()
+    }
+
+    /// Returns the first bytes of the memory, so many.
+    ///
+    /// # Errors
+    /// As those of [`Self::map`], or the memory is smaller.
+    pub fn bytes(&self, count: u64) -> Result<Vec<u8>> {
+        let mut bytes = vec![0; usize::try_from(count)?];
+        self.map()?.as_volatile_slice().read_slice(&mut bytes, 0)?;
+        Ok(bytes)
+    }
+
     /// Finds the memory that lies at the blob's place of the window now: another daemon has made it anew.
     ///
     /// # Errors

@@ -11,14 +11,13 @@ use tests::guest::device::{Device, Source, ensure_filled};
 use tests::guest::ring::{Ring, RingOptions};
 use tests::guest::{Blob, Gpu, PATIENCE, timeline};
 use tests::random::Random;
-use vm_memory::{Bytes, VolatileMemory};
 
 /// Bytes of the memory that a program maps: `DEVICE_STATE_BYTES=1073741824` shows how long it takes to save and to load it.
 fn size() -> u64 {
     bytes("DEVICE_STATE_BYTES").unwrap_or(256 << 10)
 }
 
-/// Bytes of the memory that only the GPU reaches, at least [`size`]: if not said otherwise, more than one thread fills, and not whole blocks of a state.
+/// Bytes of the memory that only the GPU reaches, at least [`size`]: if not said otherwise, more than one thread fills it, and the last slot is not full.
 fn hidden_size() -> u64 {
     bytes("DEVICE_STATE_HIDDEN_BYTES").unwrap_or((5 << 20) + 4096).max(size())
 }
@@ -80,10 +79,7 @@ impl Guest {
 
     /// As [`Self::ensure_mapped`], of so many bytes.
     fn ensure_begins(&self, count: u64, word: u32) -> Result<()> {
-        let mapped = self.blob.mapping.as_ref().context("a mappable blob is mapped")?.1.map()?;
-        let mut bytes = vec![0; count as usize];
-        mapped.as_volatile_slice().read_slice(&mut bytes, 0)?;
-        ensure_filled(&bytes, word)
+        ensure_filled(&self.blob.bytes(count)?, word)
     }
 
     /// A copy of the guest, which goes on with another daemon.

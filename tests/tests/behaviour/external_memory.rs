@@ -27,7 +27,7 @@ fn detach(gpu: &Gpu, resource_id: ResourceId, context: ContextId) -> Result<()> 
 fn exported(device: &mut Device) -> Result<(DeviceMemory, Blob, MmapRegion)> {
     let memory = device.allocate(SIZE, Source::Exportable)?.ok().context("exportable memory")?;
     let blob = device.blob(memory, SIZE)?;
-    let mapped = blob.mapping.as_ref().context("a mappable blob is mapped")?.1.map()?;
+    let mapped = blob.map()?;
     Ok((memory, blob, mapped))
 }
 

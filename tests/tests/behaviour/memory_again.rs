@@ -17,10 +17,7 @@ const LEFT: u32 = 0x5a5a_1234;
 const UNCLEARED: &[&str] = &["--zero-memory", "off"];
 
 fn first_word(blob: &Blob) -> Result<u32> {
-    let mapped = blob.mapping.as_ref().context("a mappable blob is mapped")?.1.map()?;
-    let mut word = [0; 4];
-    mapped.as_volatile_slice().read_slice(&mut word, 0)?;
-    Ok(u32::from_le_bytes(word))
+    Ok(u32::from_le_bytes(blob.bytes(4)?.as_slice().try_into()?))
 }
 
 /// Memory and a blob of it.
@@ -33,7 +30,7 @@ fn shown(device: &mut Device, source: Source) -> Result<(DeviceMemory, Blob)> {
 /// Memory and a blob of it, with a word written to it.
 fn written(device: &mut Device, source: Source) -> Result<(DeviceMemory, Blob)> {
     let (memory, blob) = shown(device, source)?;
-    let mapped = blob.mapping.as_ref().context("a mappable blob is mapped")?.1.map()?;
+    let mapped = blob.map()?;
     mapped.as_volatile_slice().write_slice(&LEFT.to_le_bytes(), 0)?;
     Ok((memory, blob))
 }

@@ -15,7 +15,6 @@ use tests::guest::device::{Source, ensure_filled};
 use tests::guest::{Gpu, PATIENCE, timeline};
 use tests::packages::HostVulkan;
 use tests::program::{LIMIT, Program};
-use vm_memory::{Bytes, VolatileMemory};
 
 fn computing(socket: &Path, rounds: &str) -> Result<Command> {
     many_threads(Path::new(env!("CARGO_BIN_EXE_many_threads")), socket, rounds)
@@ -106,10 +105,7 @@ fn memory_has_its_contents_on_the_other_gpu() -> Result<()> {
         // Memory that comes and goes between two moves.
         let more = device.allocate_of_type(MAPPED_BYTES, ty, Source::New)?.ok().context("memory")?;
         device.copy(hidden, mapped, MAPPED_BYTES)?;
-        let seen = blob.mapping.as_ref().context("a mappable blob is mapped")?.1.map()?;
-        let mut bytes = vec![0; MAPPED_BYTES as usize];
-        seen.as_volatile_slice().read_slice(&mut bytes, 0)?;
-        ensure_filled(&bytes, word).with_context(|| broker.log())?;
+        ensure_filled(&blob.bytes(MAPPED_BYTES)?, word).with_context(|| broker.log())?;
         device.fill(more, MAPPED_BYTES, 1)?;
         device.free(more)?;
         device.fill(hidden, hidden_bytes(), word + 1)?;

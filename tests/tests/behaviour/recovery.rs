@@ -277,10 +277,6 @@ struct Killed {
 }
 
 impl Killed {
-    fn all(&self) -> usize {
-        self.recovered + self.in_driver + self.lost
-    }
-
     /// Kills the worker of a program of a VM. Returns whether the program goes on.
     fn kill(&mut self, broker: &Broker, vm: &str, program: &mut Background) -> Result<bool> {
         let recoveries = || broker.vm(vm).ok().and_then(|vm| vm["context_recoveries"].as_u64());
@@ -311,13 +307,17 @@ impl Killed {
     }
 }
 
-/// Kills the workers of busy programs of a VM at random moments, `count` times. All programs that are not lost compute to their ends.
+/// Kills the workers of busy programs of a VM at random moments, until `count` of them were replaced. All programs that are not lost compute to their
+/// ends.
 fn kill_at_random(broker: &Broker, vm: &str, seed: u64, count: usize) -> Result<Killed> {
     let (_bridge, socket) = broker.bridge(vm)?;
     let end = broker.path(&format!("end-{vm}"));
     let (mut random, mut killed) = (Random::new(seed), Killed::default());
-    while killed.all() < count {
+    while killed.recovered < count {
         let mut program = busy(broker, &socket, &end)?;
+        let rounds = |program: &Background| program.said().matches("round ").count();
+        // Until the program computes it allocates memory, which the journal behind a checkpoint cannot have.
+        ensure!(eventually(PATIENCE, || rounds(&program) > 3), "{}\n{}", program.errors(), broker.log());
         // A third death within a minute is one too many.
         let mut goes_on = true;
         for _ in 0..2 {
@@ -325,12 +325,16 @@ fn kill_at_random(broker: &Broker, vm: &str, seed: u64, count: usize) -> Result<
             ensure!(eventually(PATIENCE, says_so), "{}\n{}", program.errors(), broker.log());
             std::thread::sleep(Duration::from_millis(random.below(2000)));
             goes_on = killed.kill(broker, vm, &mut program)?;
+            ensure!(
+                killed.lost == 0 && killed.in_driver <= count + killed.recovered,
+                "{killed:?}\n{}",
+                broker.log()
+            );
             if !goes_on {
                 break;
             }
-            let rounds = || program.said().matches("round ").count();
-            let before = rounds();
-            let computes = eventually(PATIENCE, || rounds() > before + 3);
+            let before = rounds(&program);
+            let computes = eventually(PATIENCE, || rounds(&program) > before + 3);
             ensure!(computes, "{}\n{}", program.errors(), broker.log());
         }
         if goes_on {
@@ -344,7 +348,7 @@ fn kill_at_random(broker: &Broker, vm: &str, seed: u64, count: usize) -> Result<
 }
 
 #[test]
-#[ignore = "takes a quarter of an hour: 200 workers of busy programs die at random moments"]
+#[ignore = "takes a quarter of an hour: workers of busy programs die at random moments, until 200 were replaced"]
 fn workers_that_die_at_random_under_load_lose_only_contexts_with_work_in_the_driver() -> Result<()> {
     const VMS: [(&str, u64); 2] = [("a", 37), ("b", 41)];
     let broker = talkative(&VMS.map(|(vm, _)| (vm, "")))?;
@@ -356,9 +360,7 @@ fn workers_that_die_at_random_under_load_lose_only_contexts_with_work_in_the_dri
         threads.map(|thread| thread.join().expect("it does not panic"))
     });
     for killed in all {
-        let killed = killed?;
-        println!("{killed:?}");
-        ensure!(killed.lost == 0 && killed.recovered > 0, "{killed:?}");
+        println!("{:?}", killed?);
     }
     Ok(())
 }

@@ -13,7 +13,6 @@ use tests::frontend::{Options, Session};
 use tests::guest::device::{Device, Source, ensure_filled};
 use tests::guest::{Blob, Gpu};
 use tests::packages::HostVulkan;
-use vm_memory::{Bytes, VolatileMemory};
 
 /// The error of a command that fails.
 fn refusal(broker: &Broker, arguments: &[&str]) -> Result<String> {
@@ -87,10 +86,7 @@ impl Seen {
     /// Returns the contents of memory that cannot be mapped.
     pub(crate) fn contents(&self, device: &mut Device, memory: venus::DeviceMemory) -> Result<Vec<u8>> {
         device.copy(memory, self.memory, SIZE)?;
-        let mapped = self.blob.mapping.as_ref().context("a mappable blob is mapped")?.1.map()?;
-        let mut bytes = vec![0; SIZE as usize];
-        mapped.as_volatile_slice().read_slice(&mut bytes, 0)?;
-        Ok(bytes)
+        self.blob.bytes(SIZE)
     }
 }
 

@@ -134,7 +134,7 @@ fn goes_on_with_its_memory(keys: &str, ty: impl Fn(&Device) -> u32, is_movable: 
     let ty = ty(&device);
     let memory = device.allocate_of_type(SIZE, ty, Source::New)?.ok().context("memory")?;
     let blob = device.blob(memory, SIZE)?;
-    let mapped = blob.mapping.as_ref().context("a mappable blob is mapped")?.1.map()?;
+    let mapped = blob.map()?;
     let is_filled = |word| -> Result<()> {
         let mut bytes = vec![0; SIZE as usize];
         mapped.as_volatile_slice().read_slice(&mut bytes, 0)?;

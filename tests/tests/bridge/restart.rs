@@ -1,5 +1,8 @@
 //! Programs whose workers are replaced again and again, at any moment, or that are swapped out as often, have the same results as undisturbed.
 //!
+//! The whole differential suite is run as often as `VHOST_USER_VULKAN_HAND_OVERS` needs, and the pauses of its programs are printed:
+//! `VHOST_USER_VULKAN_HAND_OVERS=500 cargo test --test bridge -- --ignored --nocapture restart::every_case_of_mesa_25_0`.
+//!
 //! The other clients are too slow for this on a software renderer, which compiles everything anew in each worker. They can be run by hand:
 //! `VHOST_USER_VULKAN_OPTIONS="--restart-every 10000" cargo test --test bridge clients`.
 
@@ -30,24 +33,34 @@ impl Disturbance {
         [self.option, milliseconds, "--max-log-lines", "100000"]
     }
 
-    /// Demands that a log reports at least `least` hand-overs, and no failed one.
-    fn count(&self, log: &str, least: usize) -> Result<()> {
+    /// Demands that a log reports at least `least` hand-overs, and no failed one. Returns their pauses as the log has them.
+    fn pauses(&self, log: &str, least: usize) -> Result<Vec<String>> {
         let failing = ["stays with its worker", "is lost"];
         let failed = log.lines().filter(|line| failing.iter().any(|words| line.contains(words)));
         let failed: Vec<_> = failed.collect();
         ensure!(failed.is_empty(), "{}", failed.join("\n"));
-        let count = log.lines().filter(|line| line.contains(self.done)).count();
-        println!("{}: {count}", self.option);
+        let done = log.lines().filter(|line| line.contains(self.done));
+        let pause = |line: &str| Some(line.split_once("paused for ")?.1.split(',').next()?.to_owned());
+        let pauses: Vec<_> = done.map(|line| pause(line).unwrap_or_default()).collect();
+        let count = pauses.len();
+        println!("{}: {count}, paused for {}", self.option, pauses.join(", "));
         ensure!(count >= least, "{}: {count} are too few to show anything\n{log}", self.option);
-        Ok(())
+        Ok(pauses)
     }
 
-    /// Every case of the differential suite, on the driver of `suite`.
+    /// Every case of the differential suite, on the driver of `suite`, once, or until there were as many hand-overs as are wanted.
     fn every_case(&self, suite: Suite) -> Result<()> {
         let (program, client) = (Path::new(DIFFERENTIAL), ClientRoot::open(suite)?);
         let native = differential::natively(program)?;
-        let log = differential::compare(program, &client, native, GAPS, &self.options("150"))?;
-        self.count(&log, 50)
+        let wanted = std::env::var("VHOST_USER_VULKAN_HAND_OVERS").map_or(Ok(1), |wanted| wanted.parse())?;
+        let mut count: usize = 0;
+        loop {
+            let log = differential::compare(program, &client, native, GAPS, &self.options("150"))?;
+            count += self.pauses(&log, 50)?.len();
+            if count >= wanted {
+                return Ok(());
+            }
+        }
     }
 
     /// Several contexts, each with several rings, of these Mesas, with and without feedback of fences in memory.
@@ -69,7 +82,7 @@ impl Disturbance {
             }
         }
         // One for each program: how many more there are depends on the machine's speed.
-        self.count(&setup.daemon().log(), 2 * suites.len())?;
+        self.pauses(&setup.daemon().log(), 2 * suites.len())?;
         setup.settle().map(drop)
     }
 }
