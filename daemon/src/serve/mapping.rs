@@ -14,9 +14,9 @@
 use super::effects::World;
 use super::logging::event::DeviceEvent;
 use super::patience::Patience;
-use super::window::{LoadedMap, MapAsked, Table, Window};
+use super::window::{LoadedMap, Table, Window};
 use crate::device::Effects;
-use crate::transport::{Session, SessionError};
+use crate::transport::{Asked, Session, SessionError};
 use outside::Span;
 use protocol::ids::ResourceId;
 use rustix::event::PollFlags;
@@ -52,32 +52,24 @@ impl World {
     /// The frontend has not mapped it.
     pub(super) fn map(&mut self, file: OwnedFd, offset: u64, size: u64) -> Result<(), SessionError> {
         self.map_loaded_first();
-        let asked = self.ask_to_map(file, offset, size)?;
-        self.mapped(asked)
-    }
-
-    /// Begins a request to map.
-    ///
-    /// # Errors
-    ///
-    /// The frontend cannot be asked now.
-    fn ask_to_map(&self, file: OwnedFd, offset: u64, size: u64) -> Result<MapAsked, SessionError> {
         let session = self.frontend()?;
         let before = session.announced(offset, size);
-        Ok(MapAsked { asked: session.map_blob(file, offset, size)?, offset, size, before })
+        let asked = session.map_blob(file, offset, size)?;
+        self.mapped(asked, (offset, size))?;
+        self.changed(offset, size, |now| now > before);
+        Ok(())
     }
 
-    /// Waits until the frontend has met a request to map, and guests reach the memory.
+    /// Waits until the frontend has met a request to map.
     ///
     /// # Errors
     ///
     /// The frontend has not met it.
-    fn mapped(&mut self, MapAsked { asked, offset, size, before }: MapAsked) -> Result<(), SessionError> {
+    fn mapped(&mut self, asked: Asked, place: (u64, u64)) -> Result<(), SessionError> {
         self.answered(asked)?;
         if self.session.as_ref().is_some_and(|session| session.is_stopped()) {
-            self.window.late.push((offset, size));
+            self.window.late.push(place);
         }
-        self.changed(offset, size, |now| now > before);
         Ok(())
     }
 
@@ -161,10 +153,12 @@ impl World {
             if asked.is_none() {
                 let Some((file, None)) = self.blobs.for_frontend(*resource_id) else { break };
                 let file = file.try_clone_to_owned().map_err(SessionError::Io);
-                *asked = file.and_then(|file| self.ask_to_map(file, *offset, *size)).ok();
+                let session = self.frontend();
+                let begun = file.and_then(|file| session?.map_blob(file, *offset, *size));
+                *asked = begun.ok();
             }
-            let Some(map) = asked else { break };
-            match map.asked.send() {
+            let Some(request) = asked else { break };
+            match request.send() {
                 Ok(true) => {}
                 Ok(false) => break,
                 // The request is begun again after the start. If that fails, too, that error is logged.
@@ -195,7 +189,8 @@ impl World {
             let Some(LoadedMap { resource_id, offset, size, asked }) = loaded.pop_front() else { break };
             let mapped = match asked {
                 Some(asked) => {
-                    let mapped = self.mapped(asked);
+                    // The frontend announced no mappings when it was asked: no number of regions from before would tell a change.
+                    let mapped = self.mapped(asked, (offset, size));
                     self.answered_with("cannot map a blob", mapped)
                 }
                 None => Effects::map_blob(self, resource_id, offset, size),
@@ -217,7 +212,9 @@ impl World {
         for (offset, size) in std::mem::take(late) {
             // The frontend may have dropped this mapping nevertheless.
             if let Err(error) = self.unmap(offset, size) {
-                log::debug!("a late mapping stays: {error}");
+                log::debug!(
+                    "cannot unmap a mapping that was made after the frontend had stopped the device: {error}"
+                );
             }
         }
     }

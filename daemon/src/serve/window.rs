@@ -17,18 +17,6 @@ pub(super) struct Window {
     pub table: Table,
 }
 
-/// A request to map that was begun.
-#[derive(Debug)]
-pub(super) struct MapAsked {
-    pub asked: Asked,
-    /// Offset in the window, bytes.
-    pub offset: u64,
-    /// Bytes.
-    pub size: u64,
-    /// Regions that the frontend announced there before.
-    pub before: usize,
-}
-
 /// A mapping of a loaded state.
 #[derive(Debug)]
 pub(super) struct LoadedMap {
@@ -38,7 +26,7 @@ pub(super) struct LoadedMap {
     /// Bytes.
     pub size: u64,
     /// The request, if it was sent ahead.
-    pub asked: Option<MapAsked>,
+    pub asked: Option<Asked>,
 }
 
 /// The frontend's memory table, as far as it is known to follow the window.

@@ -33,11 +33,11 @@ impl Target {
     ///
     /// # Errors
     ///
-    /// The system does not map the file.
+    /// The file cannot be looked at.
     pub(super) fn new(file: &OwnedFd, is_new: bool) -> io::Result<Self> {
         let file = file.try_clone()?;
         let length = u64::try_from(fstat(&file)?.st_size).map_err(io::Error::other)?;
-        let mapped = (length >= MAPPED_MIN).then(|| Guarded::new(&file, length)).transpose()?.flatten();
+        let mapped = (length >= MAPPED_MIN).then(|| Guarded::new(&file, length)).flatten();
         let mapped = mapped.filter(|guarded| is_new || guarded.mapping.provide(0, length).is_ok());
         Ok(Self { file, is_new, mapped })
     }
@@ -67,11 +67,11 @@ impl Target {
 }
 
 impl Guarded {
-    /// Maps a file; returns none if too many mappings are guarded.
-    fn new(file: &OwnedFd, length: u64) -> io::Result<Option<Self>> {
-        let mapping = Mapping::new(file, length).map_err(io::Error::other)?;
-        let guard = Guard::over(mapping.as_ptr().cast(), mapping.len() as usize);
-        Ok(guard.map(|guard| Self { _guard: guard, mapping }))
+    /// Maps a file; returns none if the system does not map it, or if too many mappings are guarded.
+    fn new(file: &OwnedFd, length: u64) -> Option<Self> {
+        let mapping = Mapping::new(file, length).ok()?;
+        let guard = Guard::over(mapping.as_ptr().cast(), mapping.len() as usize)?;
+        Some(Self { _guard: guard, mapping })
     }
 }
 

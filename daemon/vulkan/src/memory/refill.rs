@@ -19,10 +19,29 @@ use ash::vk;
 use protocol::venus::generated as venus;
 use std::sync::Arc;
 
+/// The reason why a device cannot copy the contents of memory.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum NotCopied {
+    /// The memory is dedicated to an object of the guest.
+    Dedicated,
+    /// The device has no queue of ours.
+    NoQueue,
+}
+
+/// Returns the bytes of memory whose contents the device can copy.
+///
+/// # Errors
+///
+/// The device cannot copy them.
+pub(crate) fn copied_bytes(object: &Object, memory: &Memory) -> Result<u64, NotCopied> {
+    let bytes = memory.copied_bytes().ok_or(NotCopied::Dedicated)?;
+    let queue = object.device.as_ref().and_then(|device| device.own_queue());
+    queue.map(|_| bytes).ok_or(NotCopied::NoQueue)
+}
+
 /// Returns whether a successor can take an allocation that the driver gives away, as it is or by filling a new one.
 pub(crate) fn is_possible(object: &Object, memory: &Memory) -> bool {
-    let has_queue = || object.device.as_ref().is_some_and(|device| device.own_queue().is_some());
-    !memory.replays || memory.copied_bytes().is_some() && has_queue()
+    !memory.replays || copied_bytes(object, memory).is_ok()
 }
 
 /// Forgets the allocations that are gone, and frees their old memory.

@@ -15,6 +15,7 @@ use crate::context::error::ContextLost;
 use crate::driver::back_end::BackEnd;
 use crate::execution::context::Context;
 use crate::logical::device::Device;
+use crate::memory::refill::{self, NotCopied};
 use crate::objects::object::Object;
 use crate::programs::alias::Part;
 use crate::programs::copy::{Staged, Way, start_copy};
@@ -43,14 +44,14 @@ pub(super) fn save(
     for (id, object, _) in table.objects().filter(|(.., result)| result.is_none()) {
         let is_there = || handed_over.contains(&id) || has(object);
         let Some(memory) = private(object).filter(|_| !is_there()) else { continue };
-        let bytes = memory.copied_bytes();
-        let bytes = bytes
-            .ok_or_else(|| NotMovable::ever("it has memory that is dedicated to one image or buffer"))?;
-        if object.device.as_ref().and_then(|device| device.own_queue()).is_none() {
-            return Err(NotMovable::ever(
-                "the device has no spare queue on which its memory could be copied",
-            ));
-        }
+        let bytes = refill::copied_bytes(object, memory).map_err(|why| match why {
+            NotCopied::Dedicated => {
+                NotMovable::ever("it has memory that is dedicated to one image or buffer")
+            }
+            NotCopied::NoQueue => {
+                NotMovable::ever("the device has no spare queue on which its memory could be copied")
+            }
+        })?;
         all.push((id, bytes));
     }
     if !all.is_empty() {
@@ -73,8 +74,7 @@ pub(super) fn compare(context: &Context, all: &[(u64, u64)]) -> Result<(), Conte
 
 /// Returns whether the contents of this memory can be copied into memory that a successor makes anew.
 pub(super) fn can_be_copied(object: &Object) -> bool {
-    let has_queue = || object.device.as_ref().is_some_and(|device| device.own_queue().is_some());
-    private(object).and_then(Memory::copied_bytes).is_some() && has_queue()
+    private(object).is_some_and(|memory| refill::copied_bytes(object, memory).is_ok())
 }
 
 /// Returns the step before an allocation whose contents come later; none for other allocations.

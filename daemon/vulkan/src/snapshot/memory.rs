@@ -82,6 +82,25 @@ pub(crate) fn deposit_all(context: &Context) {
     }
 }
 
+/// Calls `look` for each of these allocations, named by id and place in the order of creation, that is still there and is not for one image or buffer.
+/// The table is unlocked between two allocations, so that commands go on.
+fn look_at_each(
+    context: &Context,
+    allocations: impl Iterator<Item = (u64, u64)>,
+    mut look: impl FnMut((u64, &Object), &Memory),
+) {
+    let mut arena = context.arena(0);
+    for (id, serial) in allocations {
+        let table = context.objects.read();
+        let Ok(object) = table.get(venus::DeviceMemory(id)) else { continue };
+        let is_there = object.usage.serial() == serial && !table.is_only_destroyed(id);
+        let memory = object.get::<venus::DeviceMemory>();
+        if let Some(memory) = memory.filter(|_| is_there && !is_for_one(object, &mut arena)) {
+            look((id, object), memory);
+        }
+    }
+}
+
 /// Returns the step before an allocation that a successor takes as it is, whose descriptor joins the files; none if the driver makes no
 /// descriptor: the contents are copied then.
 ///
@@ -127,31 +146,27 @@ pub(super) fn descriptors(
         new.push((id, object.usage.serial(), memory.replays));
     }
     let may_be_twice = twice.is_to_spare();
-    let (mut all, mut arena) = (FxHashMap::default(), context.arena(0));
-    for (id, serial, _) in new.into_iter().filter(|(.., is_twice)| may_be_twice || !is_twice) {
-        // The table is unlocked between two allocations, so that commands go on.
-        let table = context.objects.read();
-        let Ok(object) = table.get(venus::DeviceMemory(id)) else { continue };
-        let memory = object.get::<venus::DeviceMemory>().filter(|_| object.usage.serial() == serial);
-        let memory = memory.filter(|_| !table.is_only_destroyed(id) && !is_for_one(object, &mut arena));
-        let file = memory.and_then(|memory| descriptor((id, object), memory));
-        all.extend(file.map(|file| (serial, file)));
-    }
+    let fit = new.into_iter().filter(|(.., is_twice)| may_be_twice || !is_twice);
+    let mut all = FxHashMap::default();
+    look_at_each(context, fit.map(|(id, serial, _)| (id, serial)), |(id, object), memory| {
+        let file = descriptor((id, object), memory);
+        all.extend(file.map(|file| (object.usage.serial(), file)));
+    });
     all
 }
 
 /// Returns the memory that a successor can make anew while this context goes on, without the memory that it `has` already, by the places of the
 /// allocations in the order of creation: memory that only the driver uses, and that is not for one image or buffer.
 pub(super) fn copied(context: &Context, has: impl Fn(&Object) -> bool) -> FxHashSet<u64> {
-    let (table, mut arena) = (context.objects.read(), context.arena(0));
-    let mut is_fit = |id: u64, object: &Object| {
-        contents::can_be_copied(object)
-            && !has(object)
-            && !table.is_only_destroyed(id)
-            && !is_for_one(object, &mut arena)
+    let is_fit = |object: &Object| contents::can_be_copied(object) && !has(object);
+    let new: Vec<(u64, u64)> = {
+        let table = context.objects.read();
+        let fit = table.objects().filter(|(_, object, _)| is_fit(object));
+        fit.map(|(id, object, _)| (id, object.usage.serial())).collect()
     };
-    let fit = table.objects().filter(|(id, object, _)| is_fit(*id, object));
-    fit.map(|(_, object, _)| object.usage.serial()).collect()
+    let mut all = FxHashSet::default();
+    look_at_each(context, new.into_iter(), |(_, object), _| _ = all.insert(object.usage.serial()));
+    all
 }
 
 /// Returns whether the program has allocated memory for one image or buffer.
