@@ -21,10 +21,10 @@ pub(crate) fn admit(options: &sandbox::Options, lacks: &[String]) -> anyhow::Res
             )
         }
         SandboxMode::Degraded if !lacks.is_empty() => {
-            log::warn!(target: LOG, "DEGRADED SANDBOX: a guest that takes over a worker meets no {lacking}");
+            log::warn!(target: LOG, "DEGRADED SANDBOX: these parts, which would hold a worker that a guest has taken over, are missing: {lacking}");
         }
         SandboxMode::None => {
-            log::warn!(target: LOG, "NO SANDBOX: a guest that takes over a worker can do what this daemon's user can");
+            log::warn!(target: LOG, "NO SANDBOX: a guest that takes over a worker has all rights of this daemon's user");
         }
         SandboxMode::Strict | SandboxMode::Degraded => {}
     }

@@ -206,7 +206,7 @@ pub struct GpuInfo {
     pub name: String,
     /// `VkPhysicalDeviceIDProperties::deviceUUID`; zero if its driver is too old to tell.
     pub uuid: [u8; 16],
-    /// PCI address as `0000:01:00.0`, if the driver tells.
+    /// PCI address as `0000:01:00.0`, if the driver reports it.
     pub pci_address: Option<String>,
     /// Driver name and version for people.
     pub driver: String,
@@ -229,7 +229,7 @@ pub struct GpuInfo {
 pub struct GpuNames<'a> {
     /// `VkPhysicalDeviceIDProperties::deviceUUID`.
     pub uuid: &'a [u8; 16],
-    /// PCI address as `0000:01:00.0`, if the driver tells.
+    /// PCI address as `0000:01:00.0`, if the driver reports it.
     pub pci_address: Option<&'a str>,
     /// `VkPhysicalDeviceProperties::deviceName`.
     pub name: &'a str,

@@ -9,8 +9,8 @@ use std::os::fd::{AsFd, AsRawFd, RawFd};
 ///
 /// The number is not in use, or the system refuses.
 pub fn put_in_place_of(number: RawFd, file: impl AsFd) -> io::Result<()> {
-    // SAFETY: a system call without pointers. The number stays open, and its owner stays its owner; only what it names changes. A number that is
-    // not open is given to no file, as its flags cannot be read then.
+    // SAFETY: a system call without pointers. The number stays open and keeps its owner; only the file behind it changes. For a number that is
+    // not open, F_GETFD fails first.
     let put = || unsafe { libc::dup3(file.as_fd().as_raw_fd(), number, libc::O_CLOEXEC) };
     // SAFETY: a system call without pointers.
     if unsafe { libc::fcntl(number, libc::F_GETFD) } < 0 || put() < 0 {

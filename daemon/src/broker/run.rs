@@ -355,7 +355,7 @@ impl Broker {
     /// Kills a device process that stands still: it has not ended a context that an operator wants to end.
     pub(super) fn end_deaf(&mut self, now: Nanos) {
         for vm in self.vms.iter_mut().filter(|vm| vm.kill_deadline().is_some_and(|at| at <= now)) {
-            log::error!(vm = vm.name(); "the device process does not end a context that an operator ends: the broker ends the process");
+            log::error!(vm = vm.name(); "the device process has not ended a context that an operator killed: the broker kills the process");
             vm.process.as_mut().into_iter().for_each(|process| process.kill());
         }
     }

@@ -36,7 +36,7 @@ pub(crate) enum Obstacle {
 pub(super) struct Successor {
     /// The owner that holds the pieces it was shown.
     pub(super) owner: Owner,
-    /// The pieces that the successor says it holds from its predecessor, each with a count.
+    /// The predecessor's pieces that the successor says it holds, and how many times each.
     pub(super) takes: FxHashMap<MemoryId, u64>,
     /// The credit that the successor says its predecessor was granted.
     pub(super) credit: PerHeap<u64>,

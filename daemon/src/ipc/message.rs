@@ -1,4 +1,8 @@
 //! The messages themselves. Order matters: a worker handles [`ToWorker`] messages strictly one after another.
+//!
+//! To add a message: add a variant here, behind the others, and raise [`WORKER_MESSAGES`]; add its bytes to `message_tests`; handle it in
+//! `worker::life::run` or in `Server::worker_says`; and write the fuzz targets' first inputs anew (`fuzz/README.md`). The messages of broker and
+//! device process are in [`super::broker`], with a version of their own.
 
 use config::{
     AtFault, CacheKey, ContextLimits, DepositId, GpuChoice, GpuInfo, Heap, MemoryCount, MemoryId, MemoryName,

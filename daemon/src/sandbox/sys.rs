@@ -41,7 +41,7 @@ pub fn inherited(fd: RawFd) -> io::Result<OwnedFd> {
 
 /// Calls `act` while SIGHUP is ignored. A program that `act` executes starts with SIGHUP ignored, and gets the signal as soon as it handles it.
 pub fn without_hangups<T>(act: impl FnOnce() -> T) -> T {
-    // SAFETY: zeroes are a value of the structure: no flags, an empty mask, the usual action.
+    // SAFETY: all-zero bytes are a valid `sigaction`: no flags, an empty mask, the usual action.
     let (mut ignored, mut before) = unsafe { std::mem::zeroed::<(libc::sigaction, libc::sigaction)>() };
     ignored.sa_sigaction = libc::SIG_IGN;
     // SAFETY: both structures live until the call returns, and the new action is no function.

@@ -170,7 +170,11 @@ impl World {
                 Order::KeepOn(set) => launcher.keep_on(*set),
             };
             // The launcher is gone; the loop hears of that.
-            is_sent &= told.inspect_err(|error| log::debug!("not told to the launcher: {error}")).is_ok();
+            is_sent &= told
+                .inspect_err(|error| {
+                    log::debug!("cannot send the launcher an order about descriptors: {error}")
+                })
+                .is_ok();
         }
         is_sent
     }

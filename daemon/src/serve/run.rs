@@ -312,8 +312,8 @@ impl Server {
     fn end_shrunk(&self) {
         if let Some(session) = &self.world.session {
             log::error!(
-                "the frontend has shrunk guest memory, or the host has no memory for a page of it or of a state that is loaded: the frontend's \
-                 session ends"
+                "the frontend has shrunk guest memory, or the host has no memory for a page of the guest or of a state that is loaded: the \
+                 frontend's session ends"
             );
             session.close();
         }
@@ -904,7 +904,7 @@ impl Server {
         self.end_request.frontend_is_gone();
         if !readiness::has_ended(other, LEAVES_WITHIN) {
             log::error!(
-                "the device process that is to serve the VM from now on has not begun within {}",
+                "the next device process of the VM has not reported within {} that it serves the VM",
                 Span(LEAVES_WITHIN)
             );
         }

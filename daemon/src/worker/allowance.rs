@@ -216,7 +216,7 @@ impl Allowances {
     /// Sends a message. The thread that reads messages notices when the device process is gone.
     fn say(&self, message: &ToDevice) {
         if let Err(error) = self.channel.send(message, None) {
-            log::debug!("not sent: {error}");
+            log::debug!("cannot send a message to the device process: {error}");
         }
     }
 
@@ -333,7 +333,8 @@ impl Allowance for Allowances {
     fn deposit(&self, file: BorrowedFd<'_>) -> Option<Deposit> {
         let id = DepositId(self.deposits.fetch_add(1, Ordering::Relaxed) + 1);
         let sent = self.channel.send(&ToDevice::Deposits { id }, Some(file));
-        sent.inspect_err(|error| log::debug!("not deposited: {error}")).ok()?;
+        sent.inspect_err(|error| log::debug!("cannot deposit memory with the device process: {error}"))
+            .ok()?;
         let own = self.own.clone();
         let take_back = move || {
             if let Some(own) = own.upgrade() {

@@ -125,7 +125,7 @@ impl Told {
 impl vulkan::Journal for Told {
     fn breaks(&self, why: &'static str) {
         if self.mark.number().is_some() {
-            log::debug!("the journal ends: {why}");
+            log::debug!("the journal cannot be used until the next checkpoint: {why}");
         }
         self.mark.changes();
     }

@@ -82,8 +82,8 @@ impl Renderer {
         self.0.coming_up.load(Ordering::Relaxed)
     }
 
-    /// Executes one command that is not a transport command. `bytes` is its encoding, `reply` the place for its reply if it wants
-    /// one; `cancel` ends its waits.
+    /// Executes one command that is not a transport command. `bytes` is its encoding, `reply` the place for its reply, if the
+    /// guest wants one; `cancel` ends its waits.
     ///
     /// # Errors
     ///

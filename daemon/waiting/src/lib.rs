@@ -36,7 +36,7 @@ pub fn start(off: &[Heuristic]) {
     let tunables =
         off.iter().fold(Tunables::among(processors::processors()), |tunables, off| tunables.without(*off));
     if TUNABLES.set(tunables).is_err() && *self::tunables() != tunables {
-        log::error!("the heuristics of waiting were in use before they were set, which is a bug");
+        log::error!("the heuristics of waiting were used before the options had set them, which is a bug");
     }
 }
 

@@ -31,9 +31,9 @@ pub struct Stage {
 /// The lanes of stages, which run side by side after the stage `build`. In each, one stage follows the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Lane {
-    /// Tests, which wait much of their time.
+    /// Tests; they spend much of their time waiting.
     Tests,
-    /// Emulated machines, and what else the lane of tests would be too long for.
+    /// Emulated machines, and further stages that would make the lane of tests too long.
     Machines,
     /// Products that are made and then tried: the guest's driver, the package, and programs that are counted.
     Makes,

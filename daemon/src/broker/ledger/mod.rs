@@ -402,7 +402,7 @@ enum Way {
 }
 
 impl Way {
-    /// Returns whether a VM gives up this kind of memory for itself. `is_too_much` says that others cannot give up as much as it wants.
+    /// Returns whether the VM that wants memory gives up this kind itself. `is_too_much`: the other VMs cannot give up enough.
     fn is_for_itself(self, is_too_much: bool) -> bool {
         match self {
             Self::Unused => false,

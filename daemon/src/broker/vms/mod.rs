@@ -159,7 +159,7 @@ impl Broker {
         }
         self.groups.leave(&vm, now);
         self.log.iter_mut().for_each(|log| log.name(vm.tenant, None));
-        log::info!(vm = vm.name(); "the VM is gone");
+        log::info!(vm = vm.name(); "the VM is removed: the configuration file does not name it, and its device process has ended");
         self.set_shares(now);
         self.manager.status_changed();
     }
@@ -425,7 +425,7 @@ impl Broker {
         let is_news = what.is_program() && self.replaced_program().is_none();
         if self.passage() == Passage::ByGrant && is_news {
             log::info!(
-                "{what}: broker and VMs go on with the old one; `vhost-user-vulkan upgrade` has the new one go on in the broker's place"
+                "{what}: broker and VMs still run the old one; `vhost-user-vulkan upgrade` replaces the broker by the new one"
             );
         }
         if let Some(process) = &mut self.vms[index].process {

@@ -172,7 +172,7 @@ impl Broker {
         match vm.pending.take() {
             None => return false,
             Some(Pending::Replace(settings, keys)) => {
-                log::info!(vm = vm.name(); "the VM is off: {} of the configuration file hold from its next device process on", keys.join(", "));
+                log::info!(vm = vm.name(); "the VM is off: the new {} of the configuration file apply when its device process starts again", keys.join(", "));
                 vm.settings = *settings;
                 self.settings.put(vm.settings.clone());
             }

@@ -44,7 +44,7 @@ impl Closer {
                     continue;
                 }
                 log::error!(
-                    "the thread that closes descriptors is gone, which is a bug: the device thread closes them"
+                    "the thread that closes descriptors has ended, which is a bug: the device thread closes descriptors from now on"
                 );
             }
         }

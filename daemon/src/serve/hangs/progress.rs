@@ -50,8 +50,8 @@ impl Progress {
                 std::thread::sleep(LOOK);
             }
             log::error!(
-                "limit frontend-timeout ({}) reached: the device process has been standing still at memory or a file of the frontend, and is \
-                 ended; raise the limit for a slow frontend",
+                "limit frontend-timeout ({}) reached: the device process has waited too long for memory or a file of the frontend, and \
+                 ends; raise the limit for a slow frontend",
                 Span(limit)
             );
             std::process::exit(1);

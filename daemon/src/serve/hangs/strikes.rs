@@ -94,7 +94,7 @@ impl Strikes {
         self.together.held(now).map(Barred::Vm).or_else(own)
     }
 
-    /// Writes the strikes down for another process.
+    /// Returns the strikes in the form in which another process gets them.
     pub(in crate::serve) fn pass_on(&self, now: Instant) -> PassedStrikes {
         let programs = self.programs.iter().map(|(name, record)| (name.to_string(), record.pass_on(now)));
         PassedStrikes { programs: programs.collect(), together: self.together.pass_on(now) }

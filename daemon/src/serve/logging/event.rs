@@ -148,8 +148,8 @@ impl fmt::Display for DeviceEvent<'_> {
             Self::ShortRequest => f.write_str("a request is shorter than its header"),
             Self::TableUnchanged(time) => write!(
                 f,
-                "the frontend has mapped or unmapped memory, and has not sent its new memory table within {}: the guest is told now, and may lose the \
-                 first bytes that it writes there",
+                "the frontend has mapped or unmapped memory, and has not sent its new memory table within {}: the guest is told of the \
+                 change now, and may lose the first bytes that it writes there",
                 Span(time)
             ),
             Self::StateSaved(contexts, took) => {
@@ -243,7 +243,7 @@ impl fmt::Display for Of<'_> {
             ContextEvent::NotRecovered(why) => write!(f, "context {ctx_id} gets no other worker: {why}"),
             ContextEvent::NotKept(limit) => write!(
                 f,
-                "limit {limit} reached: context {ctx_id} is lost if its worker dies, as it has too many allocations of GPU memory"
+                "limit {limit} reached: context {ctx_id} is lost if its worker dies, because the context has too many allocations of GPU memory"
             ),
             ContextEvent::WantsTooMuch { gpu_memory } => write!(
                 f,

@@ -222,7 +222,9 @@ impl Workers {
                 Ok(Some(FromChildren::Released(_) | FromChildren::Replaced(_))) => {}
                 Ok(None) => at += 1,
                 Err(error) => {
-                    log::debug!("{error}");
+                    log::debug!(
+                        "the launcher of an earlier device process cannot be heard any more: {error}"
+                    );
                     self.lose_launcher(at);
                 }
             }

@@ -24,7 +24,7 @@ pub(super) fn write<B: Backend>(
     link: &Link,
 ) -> Prelude {
     let (bytes, files, prelude) = written(context, &so_far, memory, allowances).unwrap_or_else(|why| {
-        log::debug!("the successor makes no objects ahead: {why}");
+        log::debug!("the successor creates no more objects before the pause: {why}");
         (Vec::new(), Vec::new(), so_far)
     });
     let sent = send_files(link, &files).and_then(|()| send_bytes(link, &bytes));

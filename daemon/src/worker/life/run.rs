@@ -420,7 +420,7 @@ impl<B: Backend> Worker<B> {
                 self.has_executed(message);
                 // The journal follows the older checkpoint until its next entry is written.
                 if self.context.journal.get().is_some_and(|journal| !journal.begins(number)) {
-                    log::debug!("no journal behind this checkpoint: the last one is in use");
+                    log::debug!("no journal follows this checkpoint: parts of the last one are in use");
                 }
                 if let Some(mark) = &self.context.checkpoint {
                     mark.ends(number);
@@ -443,7 +443,7 @@ impl<B: Backend> Worker<B> {
     fn keep_journal(&self, file: Option<OwnedFd>) {
         match file.map(Journal::open) {
             Some(Ok(journal)) => _ = self.context.journal.set(Arc::new(journal)),
-            Some(Err(error)) => log::debug!("no journal: {error}"),
+            Some(Err(error)) => log::debug!("cannot open the journal: {error}"),
             None => self.context.lose(&ContextLost::daemon("a journal without its file")),
         }
     }

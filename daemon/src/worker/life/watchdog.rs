@@ -29,7 +29,7 @@ enum Reached {
     Memory,
 }
 
-/// The running thread; ends with this value.
+/// The running thread. It ends when this value is dropped.
 pub(super) struct Watchdog {
     watchdog_wake: WatchdogWake,
     thread: Option<JoinHandle<()>>,

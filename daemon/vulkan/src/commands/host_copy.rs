@@ -16,7 +16,7 @@ use ash::vk::{self, Handle as _};
 use protocol::venus::generated as venus;
 use std::sync::Once;
 
-/// The needs of a copy: its image, and the memory that it takes.
+/// The host's image of a copy, and the bytes of memory that the copy touches.
 struct Needs {
     /// The host's image.
     image: u64,

@@ -188,7 +188,7 @@ impl Limit {
     }
 }
 
-/// Begins with the same words as all messages about limits.
+/// The text begins with "limit NAME", as every message about a limit does.
 impl fmt::Display for Limit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "limit {} ", self.name())?;

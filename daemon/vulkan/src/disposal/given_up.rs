@@ -32,7 +32,7 @@ impl GivenUp {
         *self.running.lock() = thread::Builder::new().name("free".into()).spawn(free).ok();
     }
 
-    /// Waits until all is freed. Returns whether memory was being freed.
+    /// Waits for the thread that frees memory. Returns whether there was one and it ended without a panic.
     pub fn finish(&self) -> bool {
         let mut running = self.running.lock();
         running.take().is_some_and(|thread| thread.join().is_ok())

@@ -50,9 +50,9 @@ impl FamilyOrder {
 
 /// The families that a guest sees.
 pub(crate) struct Families {
-    /// Each as the guest sees it, in the guest's order.
+    /// Each family as the guest sees it, in the guest's order.
     pub visible: Vec<vk::QueueFamilyProperties>,
-    /// The host's families in that order, each with its queues and their abilities.
+    /// The same families in the same order, with the host's counts of queues and their abilities.
     pub hosts: Vec<vk::QueueFamilyProperties>,
     /// The order that says which of the host's families they are.
     pub order: FamilyOrder,

@@ -359,7 +359,7 @@ impl Counts {
 
     fn tell(&mut self, page: &GateSide) {
         if let Some(work) = self.untold.take_if(|work| page.tell_work(work)) {
-            log::trace!("{work:?} told");
+            log::trace!("{work:?} was reported to the scheduler");
         }
     }
 }
@@ -523,7 +523,7 @@ mod tests {
         let gate = Gate::new(GateSide::open(&file).unwrap(), doorbell, Passage::Counted);
         let work = |busy, count| Work { begin: 1, end: 1 + busy, busy, count, copy: false };
         assert!(gate.pass(1));
-        // A second each, so that only few would have room under a lease.
+        // The gate learns that a submission takes a second, so a lease would let only a few pass.
         gate.completed(&work(1_000_000_000, 1));
         assert!((0..1000).all(|_| gate.pass(1)) && gate.is_open() && !gate.wants_completions());
         assert_eq!(scheduler.counters(), Counters { ready: 0, dispatched: 1001, completed: 1 });

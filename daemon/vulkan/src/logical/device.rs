@@ -216,7 +216,7 @@ impl Device {
         };
         if self.exports.is_some() && !ended.swap(true, Ordering::Relaxed) {
             log::debug!(
-                "the driver's memory{which} is not made for a successor from now on: an image or buffer may not be in it"
+                "new memory of the driver's own{which} is not exportable from now on: an image or buffer must not be bound to exportable memory"
             );
         }
     }

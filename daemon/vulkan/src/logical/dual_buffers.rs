@@ -18,7 +18,7 @@ use rustc_hash::FxHashMap;
 pub struct DualBuffers {
     /// Types of memory that only a buffer for memory of the driver's own may be bound to.
     own: u32,
-    /// The buffer for imported memory, by the buffer that is for the driver's own.
+    /// For each buffer for the driver's own memory, its twin for imported memory.
     for_imports: Mutex<FxHashMap<u64, u64>>,
 }
 
@@ -41,7 +41,9 @@ impl DualBuffers {
             (needs.size, needs.alignment, needs.memory_type_bits & !self.own)
         });
         if one != other {
-            log::debug!("a buffer for imported memory needs {other:?}, another {one:?}");
+            log::debug!(
+                "a buffer for imported memory has the requirements {other:?}, its twin for the driver's own memory has {one:?}"
+            );
             // SAFETY: as above; no other code knows it.
             unsafe { device.destroy(venus::ObjectType::BUFFER, own) };
             device.export_no_more(addressing);

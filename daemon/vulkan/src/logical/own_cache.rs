@@ -48,7 +48,7 @@ impl OwnCache {
             && !self.is_full.swap(true, Ordering::Relaxed)
         {
             log::debug!(
-                "limit cache_data_bytes ({CACHE_DATA_MAX}) reached: pipelines are made without a cache of ours"
+                "limit cache_data_bytes ({CACHE_DATA_MAX}) reached: from now on the driver compiles pipelines without the worker's own cache"
             );
         }
     }

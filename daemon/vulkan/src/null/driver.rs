@@ -366,7 +366,7 @@ unsafe extern "system" fn create_buffer(
     result
 }
 
-/// `vkAllocateMemory`: the driver maps memory of the last type when it is allocated, out of a device that it opens and closes again.
+/// `vkAllocateMemory`. For memory of the last type the driver opens `/dev/zero`, maps the memory out of it and closes it again.
 unsafe extern "system" fn allocate_memory(
     device: u64,
     info: *const vk::MemoryAllocateInfo<'static>,

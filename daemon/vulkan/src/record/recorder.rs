@@ -210,7 +210,7 @@ impl<'r> Run<'r> {
         let mut rest = bytes;
         for _ in 0..PART {
             let Some((number, record)) = next(rest, id, &find) else { break };
-            log::trace!("{} in a run", venus::Command::name(number).unwrap_or_default());
+            log::trace!("{} is recorded in a run", venus::Command::name(number).unwrap_or_default());
             self.arena.reset();
             let mut reader = Reader::new(rest, self.arena);
             // Number and flags are known.

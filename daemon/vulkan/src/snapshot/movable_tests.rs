@@ -24,7 +24,7 @@ fn with_queues(world: &World, queues: &[u32]) {
     drop(world.allocate_of(10, &[], SIZE, PRIVATE));
 }
 
-/// Copies the contents of memory 10 into a context that is built up of the same steps.
+/// Copies the contents of memory 10 into a context that is built up from the same steps.
 fn hand_over(world: &World, to: &Renderer) {
     let saved = world.renderer.save(&Prelude::default(), Carry::Copied).unwrap();
     to.rebuild(&comparable(&saved.steps), &saved.files_here()).unwrap();

@@ -1,6 +1,7 @@
 //! The order in which submissions of one queue get to the driver, and how each goes from its beginning to its end.
 //!
-//! Only this file calls the driver with a submission ([`QueueOrder::dispatch`]), and only while the host's queue is locked.
+//! Submissions of the guest reach the driver only through [`QueueOrder::dispatch`], while the host's queue is locked; `deferred_markers` and
+//! [`QueueOrder::signal_fence`] add empty ones.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
