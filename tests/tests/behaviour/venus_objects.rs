@@ -200,8 +200,18 @@ fn texels_travel_to_an_image_and_back_without_a_queue() -> Result<()> {
 #[test]
 fn opaque_copy_moves_an_image_as_it_lies_in_memory() -> Result<()> {
     let Some(Setup { mut vulkan, daemon: _daemon }) = setup_for_copies()? else { return Ok(()) };
-    let (device, first) = (vulkan.device, image(&mut vulkan)?);
-    let second = image(&mut vulkan)?;
+    let (first, second) = (image(&mut vulkan)?, image(&mut vulkan)?);
+    write(&mut vulkan, first, HostImageCopyFlags(0), &picture())?;
+    let bytes = opaque_bytes(&mut vulkan, first)?;
+    let opaque = read(&mut vulkan, first, HostImageCopyFlags::MEMCPY, bytes)?;
+    write(&mut vulkan, second, HostImageCopyFlags::MEMCPY, &opaque)?;
+    assert!(read(&mut vulkan, second, HostImageCopyFlags(0), COPY_BYTES)? == picture());
+    Ok(())
+}
+
+/// Returns the bytes of the whole image as it lies in memory.
+fn opaque_bytes(vulkan: &mut Device, image: Image) -> Result<usize> {
+    let device = vulkan.device;
     let subresource = ImageSubresource2 {
         image_subresource: ImageSubresource { aspect_mask: ImageAspectFlags::COLOR, ..Default::default() },
         ..ImageSubresource2::default()
@@ -209,24 +219,19 @@ fn opaque_copy_moves_an_image_as_it_lies_in_memory() -> Result<()> {
     let size = SubresourceHostMemcpySize::default();
     let chain = [ChainStruct::SubresourceHostMemcpySize(&size)];
     let layout = SubresourceLayout2 { p_next: &chain, ..SubresourceLayout2::default() };
-    let layer_bytes = vulkan.query(
+    vulkan.query(
         |w| {
             let (p_subresource, p_layout) = (Some(&subresource), Some(&layout));
-            GetImageSubresourceLayout2 { device, image: first, p_subresource, p_layout }.encode(REPLY, w);
+            GetImageSubresourceLayout2 { device, image, p_subresource, p_layout }.encode(REPLY, w);
         },
         |reply| {
             let reply = GetImageSubresourceLayout2Reply::decode(reply)?;
             match reply.p_layout.context("a layout")?.p_next {
-                [ChainStruct::SubresourceHostMemcpySize(size)] => Ok(size.size as usize),
+                [ChainStruct::SubresourceHostMemcpySize(size)] => Ok(size.size as usize * LAYERS as usize),
                 other => anyhow::bail!("{other:?}"),
             }
         },
-    )?;
-    write(&mut vulkan, first, HostImageCopyFlags(0), &picture())?;
-    let opaque = read(&mut vulkan, first, HostImageCopyFlags::MEMCPY, layer_bytes * LAYERS as usize)?;
-    write(&mut vulkan, second, HostImageCopyFlags::MEMCPY, &opaque)?;
-    assert!(read(&mut vulkan, second, HostImageCopyFlags(0), COPY_BYTES)? == picture());
-    Ok(())
+    )
 }
 
 /// Returns the reason for which reading into `size` bytes fails.
@@ -244,8 +249,9 @@ fn copy_that_is_cut_short_fails_and_makes_nothing_up() -> Result<()> {
     write(&mut vulkan, image, HostImageCopyFlags(0), &picture())?;
     let worker = daemon.wait_for_workers(1)?;
     let failed = format!("{:?}", VkResult::ERROR_INITIALIZATION_FAILED);
-    for size in [0, 4, COPY_BYTES / 2, COPY_BYTES - 4] {
-        for flags in [HostImageCopyFlags(0), HostImageCopyFlags::MEMCPY] {
+    let opaque = opaque_bytes(&mut vulkan, image)?;
+    for (flags, bytes) in [(HostImageCopyFlags(0), COPY_BYTES), (HostImageCopyFlags::MEMCPY, opaque)] {
+        for size in [0, 4, bytes / 2, bytes - 4] {
             ensure!(refusal(&mut vulkan, image, flags, size)? == failed, "{size} bytes, {flags:?}");
         }
     }

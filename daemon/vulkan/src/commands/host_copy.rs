@@ -3,13 +3,15 @@
 //! The guest's driver turns `vkCopyImageToMemory` and `vkCopyMemoryToImage` into commands of VK_MESA_venus_protocol that carry the
 //! bytes instead of a pointer. The size of the memory that the host's driver touches follows from the region and the image, not from the size
 //! that the guest sent, so this file computes it. A guest that sent less gets an error: it would take made-up texels for its own.
+//!
+//! An opaque copy (`VK_HOST_IMAGE_COPY_MEMCPY`) of several layers reaches the driver as one region for each layer: NVIDIA's driver (580) copies all
+//! layers of a region to the same bytes, one over the other.
 
 #![allow(unsafe_code, reason = "the driver is called, under the invariants at the head of `vulkan`")]
 
 use crate::context::error::Fault;
 use crate::driver::generated::sys;
 use crate::execution::call::Call;
-use crate::kinds::image::ImageFacts;
 use crate::logical::device::Device;
 use crate::validity::region::{Region, demand_host_copy};
 use ash::vk::{self, Handle as _};
@@ -22,6 +24,8 @@ struct Needs {
     image: u64,
     /// Bytes of memory from the first byte that the copy touches to the end of the last.
     bytes: usize,
+    /// The parts of these bytes, one behind the other, that the driver copies as a region each: layers, or everything.
+    parts: u32,
 }
 
 impl Needs {
@@ -36,22 +40,35 @@ impl Needs {
         let l = call.lowering();
         let (image, facts) = (l.handle(id)?, l.objects.image(id)?);
         let bytes = demand_host_copy(facts, region, offset)?;
-        let opaque = region.flags.contains(venus::HostImageCopyFlags::MEMCPY);
-        let bytes = if opaque { opaque_bytes(device, image, facts, region)? } else { Some(bytes) };
-        let bytes = bytes.and_then(|bytes| usize::try_from(bytes).ok());
-        let bytes =
-            bytes.ok_or_else(|| Fault::invalid("a host image copy takes more bytes than there can be"))?;
-        Ok(Self { image, bytes })
+        let (each, parts) = match region.flags.contains(venus::HostImageCopyFlags::MEMCPY) {
+            // A layer has a byte at least, so that there are no more regions than bytes.
+            true => (layer_bytes(device, image, region)?.max(1), facts.layers_of(&region.subresource)),
+            false => (bytes, 1),
+        };
+        let bytes = each.checked_mul(parts).and_then(|bytes| usize::try_from(bytes).ok());
+        let (Some(bytes), Ok(parts)) = (bytes, u32::try_from(parts)) else {
+            return Err(Fault::invalid("a host image copy takes more bytes than there can be"));
+        };
+        Ok(Self { image, bytes, parts })
+    }
+
+    /// Returns the regions of the driver's for a region of the guest's: the layers of each, and the offset of its bytes.
+    fn regions(&self, of: &Region) -> impl Iterator<Item = (vk::ImageSubresourceLayers, usize)> + use<> {
+        let (all, parts) = (subresource_layers(&of.subresource), self.parts);
+        let bytes = self.bytes / (parts as usize).max(1);
+        (0..parts).map(move |part| {
+            let one = vk::ImageSubresourceLayers {
+                base_array_layer: all.base_array_layer + part,
+                layer_count: 1,
+                ..all
+            };
+            (if parts == 1 { all } else { one }, part as usize * bytes)
+        })
     }
 }
 
-/// `VK_HOST_IMAGE_COPY_MEMCPY`: the driver's own layout, layer behind layer.
-fn opaque_bytes(
-    device: &Device,
-    image: u64,
-    facts: &ImageFacts,
-    region: &Region,
-) -> Result<Option<u64>, Fault> {
+/// Returns the bytes of one layer in the driver's own layout.
+fn layer_bytes(device: &Device, image: u64, region: &Region) -> Result<u64, Fault> {
     let Some(function) = device.table.get_image_subresource_layout2 else {
         return Err(Fault::missing("vkGetImageSubresourceLayout2"));
     };
@@ -68,7 +85,7 @@ fn opaque_bytes(
     let mut layout = vk::SubresourceLayout2KHR::default().push_next(&mut size);
     // SAFETY: device and image are live, both structs live until the call returns and have the layout of ash's.
     unsafe { function(device.raw(), image, &raw const subresource, (&raw mut layout).cast()) };
-    Ok(size.size.checked_mul(facts.layers_of(&region.subresource)))
+    Ok(size.size)
 }
 
 /// Refuses a copy because the guest's driver has sent fewer bytes than the copy takes, or has too little room for them.
@@ -110,21 +127,22 @@ pub(crate) fn copy_image_to_memory_mesa<'a>(
         return Err(cut(call, room.len(), needs.bytes));
     }
     let memory = call.arena.slice_copy(room)?;
-    let copy = [vk::ImageToMemoryCopyEXT {
-        p_host_pointer: memory.as_mut_ptr().cast(),
+    let copy = |(image_subresource, at)| vk::ImageToMemoryCopyEXT {
+        p_host_pointer: memory.as_mut_ptr().wrapping_add(at).cast(),
         memory_row_length: info.memory_row_length,
         memory_image_height: info.memory_image_height,
-        image_subresource: subresource_layers(&info.image_subresource),
+        image_subresource,
         image_offset: offset(info.image_offset),
         image_extent: extent(info.image_extent),
         ..Default::default()
-    }];
+    };
+    let copies: Vec<_> = needs.regions(&region).map(copy).collect();
     let host = vk::CopyImageToMemoryInfoEXT::default()
         .flags(vk::HostImageCopyFlagsEXT::from_raw(info.flags.0))
         .src_image(vk::Image::from_raw(needs.image))
         .src_image_layout(vk::ImageLayout::from_raw(info.src_image_layout.0))
-        .regions(&copy);
-    // SAFETY: device and image are live, `host` lives until the call returns and the memory has room for the region.
+        .regions(&copies);
+    // SAFETY: device and image are live, `host` lives until the call returns and the memory has room for the regions.
     let result = unsafe { function(device.ash.handle(), &raw const host) };
     Ok(venus::CopyImageToMemoryMESAReply {
         result: venus::VkResult(result.as_raw()),
@@ -146,8 +164,10 @@ pub(crate) fn copy_memory_to_image_mesa<'a>(
     };
     let raw = call.lowering().handle(info.dst_image)?;
     let regions = info.p_regions.unwrap_or(&[]);
-    let copies = regions.iter().map(|region| source(call, &device, info, region));
-    let copies = copies.collect::<Result<Vec<_>, _>>()?;
+    let mut copies = Vec::with_capacity(regions.len());
+    for region in regions {
+        copies.extend(sources(call, &device, info, region)?);
+    }
     let host = vk::CopyMemoryToImageInfoEXT::default()
         .flags(vk::HostImageCopyFlagsEXT::from_raw(info.flags.0))
         .dst_image(vk::Image::from_raw(raw))
@@ -161,13 +181,13 @@ pub(crate) fn copy_memory_to_image_mesa<'a>(
     Ok(venus::CopyMemoryToImageMESAReply { result: venus::VkResult(result) })
 }
 
-/// One region whose texels came with the command, used where they lie.
-fn source<'a>(
+/// The driver's regions for one region whose texels came with the command, used where they lie.
+fn sources<'a>(
     call: &Call<'a>,
     device: &Device,
     info: &venus::CopyMemoryToImageInfoMESA<'a>,
     region: &venus::MemoryToImageCopyMESA<'a>,
-) -> Result<vk::MemoryToImageCopyEXT<'a>, Fault> {
+) -> Result<impl Iterator<Item = vk::MemoryToImageCopyEXT<'a>>, Fault> {
     let shape = Region {
         flags: info.flags,
         row_length: region.memory_row_length,
@@ -180,15 +200,16 @@ fn source<'a>(
     if sent.len() < needs.bytes {
         return Err(cut(call, sent.len(), needs.bytes));
     }
-    Ok(vk::MemoryToImageCopyEXT {
-        p_host_pointer: sent.as_ptr().cast(),
+    let copy = move |(image_subresource, at)| vk::MemoryToImageCopyEXT {
+        p_host_pointer: sent.as_ptr().wrapping_add(at).cast(),
         memory_row_length: region.memory_row_length,
         memory_image_height: region.memory_image_height,
-        image_subresource: subresource_layers(&region.image_subresource),
+        image_subresource,
         image_offset: offset(region.image_offset),
         image_extent: extent(region.image_extent),
         ..Default::default()
-    })
+    };
+    Ok(needs.regions(&shape).map(copy))
 }
 
 fn subresource_layers(layers: &venus::ImageSubresourceLayers) -> vk::ImageSubresourceLayers {
