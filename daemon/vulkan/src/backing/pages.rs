@@ -7,7 +7,8 @@ use std::ffi::c_void;
 use std::io;
 use std::sync::Arc;
 
-static ZEROS: [u8; 1 << 16] = [0; 1 << 16];
+/// Zeroes that are copied, again and again. They are a part of the program's file.
+static ZEROS: [u8; 8 << 10] = [0; 8 << 10];
 
 /// Pages that both a driver and a VMM can map.
 #[derive(Debug)]
