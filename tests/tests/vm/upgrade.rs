@@ -118,7 +118,9 @@ fn programs_and_a_machine_compute_on_beneath_upgrade_after_upgrade() -> Result<(
     for program in programs {
         match program {
             Computing::Bridged(mut program) => {
-                ensure!(program.is_running() && program.errors().is_empty(), "{}", program.errors());
+                // On a busy machine Mesa says of a wait that it takes long, and waits on.
+                let has_failed = program.errors().lines().any(|line| !line.contains("stuck in"));
+                ensure!(program.is_running() && !has_failed, "{}", program.errors());
             }
             Computing::InMachine(mut machine) => {
                 machine.send_line("end")?;
