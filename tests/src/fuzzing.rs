@@ -7,6 +7,7 @@
 
 use crate::package::Architecture;
 use crate::program::cargo::cargo_of_users;
+use crate::program::variable;
 use anyhow::{Context, Result, bail, ensure};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
@@ -44,10 +45,7 @@ const LINES_SHOWN: usize = 60;
 ///
 /// A target cannot be built or started.
 pub fn run() -> Result<(usize, usize)> {
-    let seconds = match std::env::var("FUZZ_SECONDS") {
-        Ok(text) => text.parse().context("FUZZ_SECONDS is no number")?,
-        Err(_) => SECONDS,
-    };
+    let seconds = variable::number("FUZZ_SECONDS")?.unwrap_or(SECONDS);
     let place = Place::new()?;
     place.build()?;
     let targets = Mutex::new(place.targets()?.into_iter().collect::<VecDeque<_>>());

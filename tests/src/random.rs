@@ -1,5 +1,6 @@
 //! Deterministic randomness for tests with hostile input: the same seed, the same bytes, on every machine.
 
+use crate::program::variable;
 use std::ops::RangeBounds;
 
 /// SplitMix64: small, fast, and good enough to find bugs with.
@@ -90,7 +91,6 @@ impl Random {
 
 /// A number of repetitions, scaled by `HOSTILE_PERCENT` (100 unless set).
 pub fn repetitions(full: u64) -> u64 {
-    let percent =
-        std::env::var("HOSTILE_PERCENT").ok().and_then(|percent| percent.parse().ok()).unwrap_or(100);
+    let percent = variable::number("HOSTILE_PERCENT").expect("a percentage").unwrap_or(100);
     (full * percent / 100).max(1)
 }

@@ -4,6 +4,7 @@ pub mod cargo;
 pub mod executable;
 pub(crate) mod silence;
 pub(crate) mod stat;
+pub mod variable;
 
 use anyhow::{Context, Result, ensure};
 use rustix::process::{Pid, Signal, kill_process_group};

@@ -10,6 +10,7 @@ use tests::frontend::{Options, Vmm, load_only};
 use tests::guest::device::{Device, Source, ensure_filled};
 use tests::guest::ring::{Ring, RingOptions};
 use tests::guest::{Blob, Gpu, PATIENCE, timeline};
+use tests::program::variable;
 use tests::random::Random;
 
 /// Bytes of the memory that a program maps: `DEVICE_STATE_BYTES=1073741824` shows how long it takes to save and to load it.
@@ -25,8 +26,8 @@ fn hidden_size() -> u64 {
 /// Bytes of a part of that memory which is looked at.
 const PART: u64 = 128 << 10;
 
-fn bytes(variable: &str) -> Option<u64> {
-    std::env::var(variable).ok()?.parse().ok()
+fn bytes(name: &str) -> Option<u64> {
+    variable::number(name).expect("a number of bytes")
 }
 
 /// A daemon with the option that VMs should have which are saved.

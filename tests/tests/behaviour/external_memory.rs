@@ -201,9 +201,9 @@ fn no_descriptor_of_the_worker_can_be_imported() -> Result<()> {
         device.free(memory)?;
     }
     // Memory is kept for a moment after it was freed, with its descriptor. A GPU's driver may open its device again when it needs more memory.
-    let most = if on_machine() { before + 4 } else { before };
-    let no_more = || Holdings::of(worker).is_ok_and(|holdings| holdings.descriptors <= most);
-    ensure!(eventually(PATIENCE, no_more), "the worker has kept descriptors");
+    let as_before = if on_machine() { 0..=before + 4 } else { before..=before };
+    let has_no_more = || Holdings::of(worker).is_ok_and(|holdings| as_before.contains(&holdings.descriptors));
+    ensure!(eventually(PATIENCE, has_no_more), "the worker has kept descriptors");
     Ok(())
 }
 

@@ -14,6 +14,7 @@ use tests::frontend::{Options, Session};
 use tests::guest::device::{Source, ensure_filled};
 use tests::guest::{Gpu, PATIENCE, timeline};
 use tests::packages::HostVulkan;
+use tests::program::variable;
 use tests::program::{LIMIT, Program};
 
 fn computing(socket: &Path, rounds: &str) -> Result<Command> {
@@ -81,8 +82,7 @@ fn a_program_that_computes_goes_to_another_gpu_and_back() -> Result<()> {
 
 /// Bytes of the memory that only the GPU reaches: `MOVE_BYTES=8589934592` shows how long the program is paused while they are copied.
 fn hidden_bytes() -> u64 {
-    let wanted = std::env::var("MOVE_BYTES").ok().and_then(|bytes| bytes.parse().ok());
-    wanted.unwrap_or(MAPPED_BYTES)
+    variable::number("MOVE_BYTES").expect("a number of bytes").unwrap_or(MAPPED_BYTES)
 }
 
 const MAPPED_BYTES: u64 = 256 << 10;

@@ -8,6 +8,7 @@ use tempfile::TempDir;
 use tests::bridge::Bridge;
 use tests::daemon::Daemon;
 use tests::packages::{ClientRoot, Device, Suite};
+use tests::program::variable;
 use tests::program::{LIMIT, succeed};
 
 /// Rounds of all programs, each with two workers of its own; `RESIDUE_ROUNDS` asks for another number. Without zeroing, each of the first three finds
@@ -63,7 +64,7 @@ fn found(output: &str) -> Result<[u64; 4]> {
 #[ignore = "repeats what few tenants show: many rounds of them"]
 fn in_many_rounds_no_tenant_finds_anything_of_another() -> Result<()> {
     let setup = Setup::new(robust())?;
-    let rounds: u32 = std::env::var("RESIDUE_ROUNDS").map_or(Ok(ROUNDS), |rounds| rounds.parse())?;
+    let rounds: u32 = variable::number("RESIDUE_ROUNDS")?.unwrap_or(ROUNDS);
     let each = rounds.div_ceil(PROGRAMS).to_string();
     let search = || succeed(setup.residue(&["--rounds", &each, "--mebibytes", "4"])?, LIMIT);
     std::thread::scope(|scope| {

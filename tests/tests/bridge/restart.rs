@@ -6,13 +6,14 @@
 //! The other clients are too slow for this on a software renderer, which compiles everything anew in each worker. They can be run by hand:
 //! `VHOST_USER_VULKAN_OPTIONS="--restart-every 10000" cargo test --test bridge clients`.
 
-use anyhow::{Context, Result, ensure};
+use anyhow::{Context, Result, bail, ensure};
 use std::path::Path;
 use std::process::Command;
 use tests::clients::Setup;
 use tests::daemon::Daemon;
 use tests::differential::{self, GAPS};
 use tests::packages::{ClientRoot, Device, Suite};
+use tests::program::variable;
 use tests::program::{LIMIT, succeed};
 
 const DIFFERENTIAL: &str = env!("CARGO_BIN_EXE_differential");
@@ -33,30 +34,32 @@ impl Disturbance {
         [self.option, milliseconds, "--max-log-lines", "100000"]
     }
 
-    /// Demands that a log reports at least `least` hand-overs, and no failed one. Returns their pauses as the log has them.
-    fn pauses(&self, log: &str, least: usize) -> Result<Vec<String>> {
+    /// Demands that a log reports at least `least` hand-overs, and no failed one, and prints how long programs were paused. Returns the number of
+    /// hand-overs.
+    fn count(&self, log: &str, least: usize) -> Result<usize> {
         let failing = ["stays with its worker", "is lost"];
         let failed = log.lines().filter(|line| failing.iter().any(|words| line.contains(words)));
         let failed: Vec<_> = failed.collect();
         ensure!(failed.is_empty(), "{}", failed.join("\n"));
         let done = log.lines().filter(|line| line.contains(self.done));
-        let pause = |line: &str| Some(line.split_once("paused for ")?.1.split(',').next()?.to_owned());
-        let pauses: Vec<_> = done.map(|line| pause(line).unwrap_or_default()).collect();
+        let mut pauses = done.map(pause).collect::<Result<Vec<_>>>()?;
+        pauses.sort_by(f64::total_cmp);
         let count = pauses.len();
-        println!("{}: {count}, paused for {}", self.option, pauses.join(", "));
         ensure!(count >= least, "{}: {count} are too few to show anything\n{log}", self.option);
-        Ok(pauses)
+        let [middle, most] = [count / 2, count - 1].map(|at| pauses[at]);
+        println!("{}: {count}, paused for {middle} ms (median) and at most {most} ms", self.option);
+        Ok(count)
     }
 
     /// Every case of the differential suite, on the driver of `suite`, once, or until there were as many hand-overs as are wanted.
     fn every_case(&self, suite: Suite) -> Result<()> {
         let (program, client) = (Path::new(DIFFERENTIAL), ClientRoot::open(suite)?);
         let native = differential::natively(program)?;
-        let wanted = std::env::var("VHOST_USER_VULKAN_HAND_OVERS").map_or(Ok(1), |wanted| wanted.parse())?;
+        let wanted = variable::number("VHOST_USER_VULKAN_HAND_OVERS")?.unwrap_or(1);
         let mut count: usize = 0;
         loop {
             let log = differential::compare(program, &client, native, GAPS, &self.options("150"))?;
-            count += self.pauses(&log, 50)?.len();
+            count += self.count(&log, 50)?;
             if count >= wanted {
                 return Ok(());
             }
@@ -82,9 +85,21 @@ impl Disturbance {
             }
         }
         // One for each program: how many more there are depends on the machine's speed.
-        self.pauses(&setup.daemon().log(), 2 * suites.len())?;
+        self.count(&setup.daemon().log(), 2 * suites.len())?;
         setup.settle().map(drop)
     }
+}
+
+/// The milliseconds for which a line of the log says that a program was paused.
+fn pause(line: &str) -> Result<f64> {
+    let (_, text) = line.split_once("paused for ").with_context(|| line.to_owned())?;
+    let (number, unit) = text.split_once(' ').with_context(|| line.to_owned())?;
+    let milliseconds = match unit.split(',').next() {
+        Some("ms") => 1.0,
+        Some("s") => 1000.0,
+        _ => bail!("no time: {line}"),
+    };
+    Ok(number.parse::<f64>()? * milliseconds)
 }
 
 #[test]
