@@ -16,8 +16,8 @@ use std::time::Duration;
 
 /// The least size of a page: a larger one begins and ends where the kernel rounds to.
 const PAGE: u64 = 4096;
-/// Bytes that are copied at a time from one mapping to another.
-const ACROSS: usize = 8192;
+/// Bytes that pass at a time through private memory, which stays in the processor's first cache.
+const CHUNK: usize = 8192;
 
 /// A memory file mapped shared, readable and writable, from its start, or memory that is like one; unmapped on drop.
 #[derive(Debug)]
@@ -170,14 +170,22 @@ impl Mapping {
     pub fn copy_to(&self, offset: u64, other: &Self, at: u64, len: u64) -> Result<(), OutOfBounds> {
         // No byte is copied unless all can be.
         let _ranges = (self.check(offset, len)?, other.check(at, len)?);
-        // The buffer stays in the processor's first cache.
-        let mut buffer = [0; ACROSS];
-        for done in (0..len).step_by(ACROSS) {
-            let part = &mut buffer[..ACROSS.min((len - done) as usize)];
+        let mut buffer = [0; CHUNK];
+        for done in (0..len).step_by(CHUNK) {
+            let part = &mut buffer[..CHUNK.min((len - done) as usize)];
             self.copy_out(offset + done, part)?;
             other.copy_in(at + done, part)?;
         }
         Ok(())
+    }
+
+    /// Makes all bytes zero.
+    pub fn clear(&self) {
+        let zeros = [0; CHUNK];
+        for start in (0..self.len()).step_by(CHUNK) {
+            // All these bytes are inside.
+            let _ = self.copy_in(start, &zeros[..CHUNK.min((self.len() - start) as usize)]);
+        }
     }
 
     /// Returns the aligned 32-bit word at `offset`, which keeps the mapping alive.

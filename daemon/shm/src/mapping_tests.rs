@@ -50,6 +50,18 @@ fn copies_between_mappings_hit_exactly_the_range_at_every_alignment_and_length()
 }
 
 #[test]
+fn a_mapping_is_cleared_to_its_last_byte() {
+    for len in [1, 4096, 8192, 3 * 8192 + 5] {
+        let mapping = Mapping::anonymous(len).unwrap();
+        mapping.copy_in(0, &vec![0xee; len as usize]).unwrap();
+        mapping.clear();
+        let mut all = vec![1; len as usize];
+        mapping.copy_out(0, &mut all).unwrap();
+        assert!(all.iter().all(|byte| *byte == 0), "{len}");
+    }
+}
+
+#[test]
 fn ranges_outside_are_refused() {
     let mapping = private(4096);
     let mut bytes = [0; 8];

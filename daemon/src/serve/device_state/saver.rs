@@ -103,8 +103,9 @@ fn save_contents(
     let mut filled = VecDeque::new();
     loop {
         // While the worker fills a slot, or if it has filled all, the oldest is emptied.
-        let must_be_emptied = filled.len() == slots.count() as usize || !link.has_message();
-        if must_be_emptied && let Some(mark) = filled.pop_front() {
+        let is_to_receive =
+            filled.is_empty() || (filled.len() < slots.count() as usize && link.has_message());
+        if !is_to_receive && let Some(mark) = filled.pop_front() {
             state.settle(mark)?;
             link.send(&HandOver::Emptied, None)?;
             continue;

@@ -7,9 +7,6 @@ use std::ffi::c_void;
 use std::io;
 use std::sync::Arc;
 
-/// Zeroes that are copied, again and again. They are a part of the program's file.
-static ZEROS: [u8; 8 << 10] = [0; 8 << 10];
-
 /// Pages that both a driver and a VMM can map.
 #[derive(Debug)]
 pub struct Pages {
@@ -52,11 +49,7 @@ impl Pages {
 
     /// Makes the pages zero again, while they are in no use.
     pub fn clear(&self) {
-        for start in (0..self.size()).step_by(ZEROS.len()) {
-            let zeros = &ZEROS[..ZEROS.len().min((self.size() - start) as usize)];
-            // All these bytes are inside the mapping.
-            let _ = self.mapping.copy_in(start, zeros);
-        }
+        self.mapping.clear();
     }
 
     /// The address at which the pages are mapped in this process.

@@ -22,10 +22,10 @@ use std::sync::Once;
 struct Needs {
     /// The host's image.
     image: u64,
-    /// Bytes of memory from the first byte that the copy touches to the end of the last.
-    bytes: usize,
-    /// The parts of these bytes, one behind the other, that the driver copies as a region each: layers, or everything.
+    /// The parts of the copy, one behind the other in memory, that the driver copies as a region each: layers, or everything.
     parts: u32,
+    /// Bytes of a part, from the first byte that the copy touches to the end of the last. Those of all parts are a `usize` still.
+    part_bytes: usize,
 }
 
 impl Needs {
@@ -41,28 +41,34 @@ impl Needs {
         let (image, facts) = (l.handle(id)?, l.objects.image(id)?);
         let bytes = demand_host_copy(facts, region, offset)?;
         let (each, parts) = match region.flags.contains(venus::HostImageCopyFlags::MEMCPY) {
-            // A layer has a byte at least, so that there are no more regions than bytes.
+            // A layer has a byte at least, so that there are no more parts than bytes.
             true => (layer_bytes(device, image, region)?.max(1), facts.layers_of(&region.subresource)),
             false => (bytes, 1),
         };
-        let bytes = each.checked_mul(parts).and_then(|bytes| usize::try_from(bytes).ok());
-        let (Some(bytes), Ok(parts)) = (bytes, u32::try_from(parts)) else {
+        let (Ok(part_bytes), Ok(parts), Some(_)) =
+            (usize::try_from(each), u32::try_from(parts), each.checked_mul(parts))
+        else {
             return Err(Fault::invalid("a host image copy takes more bytes than there can be"));
         };
-        Ok(Self { image, bytes, parts })
+        Ok(Self { image, parts, part_bytes })
+    }
+
+    /// Bytes of memory that the copy touches.
+    fn bytes(&self) -> usize {
+        self.part_bytes * self.parts as usize
     }
 
     /// Returns the regions of the driver's for a region of the guest's: the layers of each, and the offset of its bytes.
     fn regions(&self, of: &Region) -> impl Iterator<Item = (vk::ImageSubresourceLayers, usize)> + use<> {
-        let (all, parts) = (subresource_layers(&of.subresource), self.parts);
-        let bytes = self.bytes / (parts as usize).max(1);
+        let all = subresource_layers(&of.subresource);
+        let Self { parts, part_bytes, .. } = *self;
         (0..parts).map(move |part| {
             let one = vk::ImageSubresourceLayers {
                 base_array_layer: all.base_array_layer + part,
                 layer_count: 1,
                 ..all
             };
-            (if parts == 1 { all } else { one }, part as usize * bytes)
+            (if parts == 1 { all } else { one }, part as usize * part_bytes)
         })
     }
 }
@@ -123,8 +129,8 @@ pub(crate) fn copy_image_to_memory_mesa<'a>(
     };
     let needs = Needs::of(call, &device, info.src_image, &region, info.image_offset)?;
     let room = c.p_data.unwrap_or(&[]);
-    if room.len() < needs.bytes {
-        return Err(cut(call, room.len(), needs.bytes));
+    if room.len() < needs.bytes() {
+        return Err(cut(call, room.len(), needs.bytes()));
     }
     let memory = call.arena.slice_copy(room)?;
     let copy = |(image_subresource, at)| vk::ImageToMemoryCopyEXT {
@@ -197,8 +203,8 @@ fn sources<'a>(
     };
     let needs = Needs::of(call, device, info.dst_image, &shape, region.image_offset)?;
     let sent = region.p_data.unwrap_or(&[]);
-    if sent.len() < needs.bytes {
-        return Err(cut(call, sent.len(), needs.bytes));
+    if sent.len() < needs.bytes() {
+        return Err(cut(call, sent.len(), needs.bytes()));
     }
     let copy = move |(image_subresource, at)| vk::MemoryToImageCopyEXT {
         p_host_pointer: sent.as_ptr().wrapping_add(at).cast(),

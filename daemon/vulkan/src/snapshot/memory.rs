@@ -69,33 +69,33 @@ pub(crate) fn deposit_all(context: &Context) {
         Some(Made::Private { exported: Some(_), deposit, .. }) => deposit.lock().is_none(),
         _ => false,
     };
-    let new: Vec<u64> =
-        context.objects.read().objects().filter_map(|(id, object, _)| is_new(object).then_some(id)).collect();
-    for id in new {
-        // The table is unlocked between two allocations, so that commands go on.
-        let table = context.objects.read();
-        let Ok(object) = table.get(venus::DeviceMemory(id)) else { continue };
-        let memory = object.get::<venus::DeviceMemory>().filter(|memory| refill::is_possible(object, memory));
-        if let Some(memory) = memory.filter(|_| !table.is_only_destroyed(id)) {
+    look_at_each(context, named(context, is_new), |(id, object), memory| {
+        if refill::is_possible(object, memory) {
             deposited(context, (id, object), memory);
         }
-    }
+    });
 }
 
-/// Calls `look` for each of these allocations, named by id and place in the order of creation, that is still there and is not for one image or buffer.
-/// The table is unlocked between two allocations, so that commands go on.
+/// Returns the ids of these objects, and their places in the order of creation.
+fn named(context: &Context, is_one: impl Fn(&Object) -> bool) -> Vec<(u64, u64)> {
+    let table = context.objects.read();
+    let these = table.objects().filter(|(_, object, _)| is_one(object));
+    these.map(|(id, object, _)| (id, object.usage.serial())).collect()
+}
+
+/// Calls `look` for each of these allocations, named by id and place in the order of creation, that is still there. The table is unlocked between two
+/// allocations, so that commands go on.
 fn look_at_each(
     context: &Context,
-    allocations: impl Iterator<Item = (u64, u64)>,
+    allocations: impl IntoIterator<Item = (u64, u64)>,
     mut look: impl FnMut((u64, &Object), &Memory),
 ) {
-    let mut arena = context.arena(0);
     for (id, serial) in allocations {
         let table = context.objects.read();
         let Ok(object) = table.get(venus::DeviceMemory(id)) else { continue };
         let is_there = object.usage.serial() == serial && !table.is_only_destroyed(id);
         let memory = object.get::<venus::DeviceMemory>();
-        if let Some(memory) = memory.filter(|_| is_there && !is_for_one(object, &mut arena)) {
+        if let Some(memory) = memory.filter(|_| is_there) {
             look((id, object), memory);
         }
     }
@@ -147,8 +147,11 @@ pub(super) fn descriptors(
     }
     let may_be_twice = twice.is_to_spare();
     let fit = new.into_iter().filter(|(.., is_twice)| may_be_twice || !is_twice);
-    let mut all = FxHashMap::default();
+    let (mut all, mut arena) = (FxHashMap::default(), context.arena(0));
     look_at_each(context, fit.map(|(id, serial, _)| (id, serial)), |(id, object), memory| {
+        if is_for_one(object, &mut arena) {
+            return;
+        }
         let file = descriptor((id, object), memory);
         all.extend(file.map(|file| (object.usage.serial(), file)));
     });
@@ -158,14 +161,13 @@ pub(super) fn descriptors(
 /// Returns the memory that a successor can make anew while this context goes on, without the memory that it `has` already, by the places of the
 /// allocations in the order of creation: memory that only the driver uses, and that is not for one image or buffer.
 pub(super) fn copied(context: &Context, has: impl Fn(&Object) -> bool) -> FxHashSet<u64> {
-    let is_fit = |object: &Object| contents::can_be_copied(object) && !has(object);
-    let new: Vec<(u64, u64)> = {
-        let table = context.objects.read();
-        let fit = table.objects().filter(|(_, object, _)| is_fit(object));
-        fit.map(|(id, object, _)| (id, object.usage.serial())).collect()
-    };
-    let mut all = FxHashSet::default();
-    look_at_each(context, new.into_iter(), |(_, object), _| _ = all.insert(object.usage.serial()));
+    let new = named(context, |object| contents::can_be_copied(object) && !has(object));
+    let (mut all, mut arena) = (FxHashSet::default(), context.arena(0));
+    look_at_each(context, new, |(_, object), _| {
+        if !is_for_one(object, &mut arena) {
+            all.insert(object.usage.serial());
+        }
+    });
     all
 }
 
