@@ -12,7 +12,7 @@ fn main() {
     println!("cargo::rerun-if-changed=build.rs");
     println!("cargo::rustc-link-arg-bins=-Wl,--push-state,--no-as-needed,-lm,--pop-state");
     println!("cargo::rustc-link-arg-bins=-Wl,-z,pack-relative-relocs");
-    for symbol in ["mmap", "mmap64"] {
+    for symbol in ["ioctl", "mmap", "mmap64"] {
         println!("cargo::rustc-link-arg-bin=vhost-user-vulkan=-Wl,--export-dynamic-symbol={symbol}");
     }
 }

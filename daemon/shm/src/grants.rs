@@ -4,6 +4,8 @@
 //! and *completed* when the GPU has finished it. The worker counts all three, from 0 and wrapping; the scheduler counts grants in the same way. While
 //! a context has a *lease* it dispatches without asking, for the price of one load.
 //!
+//! The scheduler also says in which time slices the GPU's hardware is to run the context's work, where the worker can have that set.
+//!
 //! While the scheduler's side wants a trace, the worker also reports each submission ([`TraceNote`]), as far as there is room: it counts a note
 //! without room, and does not wait. While no trace is wanted, this costs the worker one load for each submission.
 //!
@@ -20,7 +22,7 @@ use std::sync::atomic::Ordering::{Acquire, Relaxed, Release, SeqCst};
 use std::time::Duration;
 
 /// The version of the page's layout: of the places and the meanings of all words and records. Running workers keep the layout of their program, so
-/// this version rises with each change.
+/// this version rises with each change that would mislead another program.
 pub const GRANTS_LAYOUT: u32 = 1;
 
 /// Intervals of work that may wait to be read.
@@ -90,6 +92,8 @@ struct Page {
     traced: Word,
     /// By the scheduler: notes read so far, wrapping.
     notes_read: Word,
+    /// By the scheduler: microseconds of the hardware's time slices for the context's work; 0 leaves them as the driver has them.
+    slice: Word,
     ready: Word,
     dispatched: Word,
     completed: Word,
@@ -115,6 +119,7 @@ impl Page {
         let (ready, dispatched, completed) = (word(64)?, word(68)?, word(72)?);
         let (written, cpu, running) = (word(76)?, word(80)?, word(84)?);
         let (traced, notes_read, notes_written, notes_lost) = (word(12)?, word(16)?, word(88)?, word(92)?);
+        let slice = word(20)?;
         let mapping = Arc::clone(&mapping);
         Ok(Self {
             mapping,
@@ -124,6 +129,7 @@ impl Page {
             read,
             traced,
             notes_read,
+            slice,
             ready,
             dispatched,
             completed,
@@ -167,6 +173,11 @@ impl GateSide {
     /// Returns the number of dispatches allowed so far, wrapping.
     pub fn granted(&self) -> u32 {
         self.0.granted.load(Acquire)
+    }
+
+    /// Returns the time slices in which the hardware is to run the context's work, in microseconds; 0 leaves them as the driver has them.
+    pub fn slice(&self) -> u32 {
+        self.0.slice.load(Relaxed)
     }
 
     /// Returns the counters that were reported last, by this process or by the one that had the page before.
@@ -257,6 +268,7 @@ pub struct SchedulerSide {
     page: Page,
     granted: u32,
     read: u32,
+    slice: u32,
     traced: bool,
     notes_read: u32,
     notes_lost: u32,
@@ -265,18 +277,19 @@ pub struct SchedulerSide {
 impl SchedulerSide {
     /// Opens the page in a file that a device process sent.
     pub fn open(file: impl AsFd) -> Result<Self, MapError> {
-        let (granted, read, traced, notes_read, notes_lost) = Default::default();
-        Ok(Self { page: Page::open(file)?, granted, read, traced, notes_read, notes_lost })
+        let (granted, read, slice, traced, notes_read, notes_lost) = Default::default();
+        Ok(Self { page: Page::open(file)?, granted, read, slice, traced, notes_read, notes_lost })
     }
 
-    /// Opens the page that another process had as the scheduler's side, up to `reached`. The page then has no lease and no trace.
+    /// Opens the page that another process had as the scheduler's side, up to `reached`. The page then has no lease, no trace and no time slices.
     pub fn resume(file: impl AsFd, reached: Reached) -> Result<Self, MapError> {
         let Reached { granted, read } = reached;
         let page = Page::open(file)?;
         let notes_read = page.notes_written.load(Acquire);
         let notes_lost = page.notes_lost.load(Relaxed);
-        let side = Self { page, granted, read, traced: false, notes_read, notes_lost };
+        let side = Self { page, granted, read, slice: 0, traced: false, notes_read, notes_lost };
         side.page.traced.store(0, Release);
+        side.page.slice.store(0, Relaxed);
         side.page.lease.store(0, Release);
         side.page.poke();
         Ok(side)
@@ -364,6 +377,15 @@ impl SchedulerSide {
         }
     }
 
+    /// Has the hardware run the context's work in time slices of so many microseconds, where the worker can have that set; 0 leaves them as the driver has
+    /// them.
+    pub fn slice(&mut self, microseconds: u32) {
+        if std::mem::replace(&mut self.slice, microseconds) != microseconds {
+            self.page.slice.store(microseconds, Relaxed);
+            self.page.poke();
+        }
+    }
+
     /// Gives the worker the lease to dispatch without asking, or takes it back.
     pub fn lease(&mut self, leased: bool) {
         self.page.lease.store(leased.into(), Release);
@@ -412,6 +434,12 @@ mod tests {
         scheduler.lease(true);
         scheduler.grant(5);
         assert!((gate.is_leased(), gate.granted()) == (true, 5));
+        let pokes = gate.pokes();
+        scheduler.slice(0);
+        assert_eq!((gate.slice(), gate.pokes()), (0, pokes), "nothing is new");
+        scheduler.slice(200);
+        assert_eq!(gate.slice(), 200);
+        assert_ne!(gate.pokes(), pokes, "the gate is woken");
     }
 
     /// A scheduler's side and a worker of another program understand each other as long as this test holds.
@@ -425,6 +453,7 @@ mod tests {
         assert!(gate.tell_work(&Work { begin: 6, end: 7, busy: 8, count: 9, copy: true }));
         scheduler.take_work();
         scheduler.grant(10);
+        scheduler.slice(11);
         scheduler.lease(true);
         scheduler.trace(true);
         let (id, flag) = (SubmissionId { queue: 11, number: 12 }, true);
@@ -454,6 +483,7 @@ mod tests {
                 (8, 1),
                 (12, 1),
                 (16, 1),
+                (20, 11),
                 (64, 1),
                 (68, 2),
                 (72, 3),
@@ -479,12 +509,14 @@ mod tests {
         assert!(gate.tell_work(&work(1)));
         assert_eq!(old.take_work(), [work(1)]);
         old.grant(5);
+        old.slice(200);
         old.lease(true);
         old.trace(true);
         assert!(gate.tell_work(&work(2)));
         let mut new = SchedulerSide::resume(&file, old.reached()).unwrap();
         assert_eq!(new.take_work(), [work(2)], "nothing is charged twice");
         assert_eq!((gate.granted(), gate.is_leased(), gate.is_traced()), (5, false, false));
+        assert_eq!(gate.slice(), 0);
         new.grant(6);
         assert_eq!(gate.granted(), 6);
     }

@@ -226,6 +226,7 @@ pub(super) fn broker() -> Broker {
     let settings = Settings {
         policy: Policy::BestEffort,
         anticipation: None,
+        hardware_slices: Default::default(),
         control_socket: socket_path(),
         control_socket_group: None,
         metrics: None,

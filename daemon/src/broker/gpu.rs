@@ -7,6 +7,7 @@ mod hung_tests;
 
 use super::grant_log::GrantLog;
 use super::rates::Rate;
+use super::settings::share::HardwareSlices;
 use crate::blame::{Running, in_the_way, longest};
 use crate::ipc::SharedGpu;
 use config::{GpuNames, Likeness, Passage, hexadecimal};
@@ -49,6 +50,10 @@ pub(super) struct Gpu {
     cleared: Nanos,
     /// The record for traces since it was last taken out, while a trace is taken.
     recorded: Option<Recorded>,
+    /// The hardware's time slices may be set while contexts of class [`Latency`](Class::Latency) have work.
+    sets_slices: bool,
+    /// The scheduler was in a hurry when the contexts were last told the time slices; none if a context or a share is new since.
+    sliced: Option<bool>,
 }
 
 /// The record of a GPU's work, for traces.
@@ -83,7 +88,12 @@ pub(super) struct Context {
 
 impl Gpu {
     /// Returns a GPU that no VM uses yet. `passage` says whether its time is shared out or only counted.
-    pub(super) fn new(gpu: SharedGpu, anticipation: Option<f64>, passage: Passage) -> Self {
+    pub(super) fn new(
+        gpu: SharedGpu,
+        anticipation: Option<f64>,
+        slices: HardwareSlices,
+        passage: Passage,
+    ) -> Self {
         let SharedGpu { uuid, name, software, memory, pci_address, likeness, driver, spare: _ } = gpu;
         let tuning = Tuning { leases_for_all: passage == Passage::Counted, ..tuning(software, anticipation) };
         Self {
@@ -103,6 +113,8 @@ impl Gpu {
             unsampled: false,
             cleared: 0,
             recorded: None,
+            sets_slices: slices == HardwareSlices::Short && !software,
+            sliced: None,
         }
     }
 
@@ -130,7 +142,7 @@ impl Gpu {
     pub(super) fn set_tenant(&mut self, tenant: TenantId, share: Share, now: Nanos) {
         self.scheduler.set_tenant(tenant, share, now);
         self.shares.insert(tenant, share);
-        self.changed = true;
+        (self.changed, self.sliced) = (true, None);
     }
 
     /// Returns the share that a VM is to get here, if it is here.
@@ -170,6 +182,7 @@ impl Gpu {
             traced: false,
         };
         self.contexts.insert(key, context);
+        (self.changed, self.sliced) = (true, None);
         // The worker may have changed its counters before this broker had the page.
         self.look(key, now, None);
     }
@@ -316,6 +329,24 @@ impl Gpu {
                 context.leased = lease;
                 context.page.lease(lease);
             }
+        }
+        self.tell_slices();
+    }
+
+    /// Tells the contexts the time slices in which the hardware is to run their work, if these are others than before. While contexts of class
+    /// [`Latency`](Class::Latency) have work, the hardware turns to them after a short slice of another, and from them only after a long one.
+    fn tell_slices(&mut self) {
+        let hurries = self.sets_slices && self.scheduler.is_in_a_hurry();
+        if self.sliced.replace(hurries) == Some(hurries) {
+            return;
+        }
+        for context in self.contexts.values_mut() {
+            let class = self.shares.get(&context.tenant).map(|share| share.class);
+            context.page.slice(match class {
+                _ if !hurries => 0,
+                Some(Class::Latency) => LONG_SLICE,
+                _ => SHORT_SLICE,
+            });
         }
     }
 
@@ -505,6 +536,11 @@ impl Context {
     }
 }
 
+/// The time slices of other contexts while some of class [`Latency`](Class::Latency) have work, in microseconds. On an H200, without the daemon, the median
+/// wait was 0.06 ms shorter with 100, and 0.16 ms longer with 500.
+const SHORT_SLICE: u32 = 200;
+/// The time slices of contexts of class [`Latency`](Class::Latency) meanwhile, in microseconds: longer than most of their work, which is then not interrupted.
+const LONG_SLICE: u32 = 3000;
 /// The time after which a submission that was dispatched and has not completed counts as held up by the running one.
 const HELD_UP: Duration = Duration::from_millis(250);
 /// The time that a worker has for reporting that a submission runs.
@@ -530,6 +566,7 @@ mod tests {
         let mut gpu = Gpu::new(
             SharedGpu { uuid: [1; 16], name: "GPU".into(), ..SharedGpu::default() },
             None,
+            HardwareSlices::Short,
             Passage::ByGrant,
         );
         gpu.set_tenant(VM, Share { weight: 100, class: Class::Normal, ceiling: None }, 0);
@@ -605,6 +642,72 @@ mod tests {
                 i64::try_from(gpu.tenant_usage(VM).gpu).unwrap(),
                 "{text}"
             );
+        }
+    }
+
+    #[test]
+    fn contexts_have_slices_of_their_class_while_one_of_the_latency_class_has_work() {
+        const URGENT: (TenantId, ContextKey) = (TenantId(1), ContextKey(8));
+        let share = |class| Share { weight: 100, class, ceiling: None };
+        let (mut gpu, gate) = gpu();
+        gpu.set_tenant(URGENT.0, share(Class::Latency), 0);
+        let file = grant_page().unwrap();
+        let urgent = GateSide::open(&file).unwrap();
+        gpu.begin(URGENT.1, (URGENT.0, ContextId(1)), SchedulerSide::open(&file).unwrap(), 0);
+        let slices = || (gate.slice(), urgent.slice());
+        let works = |gpu: &mut Gpu, at: Nanos, count| {
+            urgent.tell(Counters { ready: 1, dispatched: count - 1, completed: count - 1 });
+            gpu.look(URGENT.1, at, None);
+            gpu.decide(at, None);
+            urgent.tell(Counters { ready: 0, dispatched: count, completed: count });
+            gpu.look(URGENT.1, at + MS, None);
+            gpu.decide(at + MS, None);
+        };
+        gate.tell(Counters { ready: 1, dispatched: 0, completed: 0 });
+        gpu.look(KEY, 0, None);
+        gpu.decide(0, None);
+        assert_eq!(slices(), (0, 0), "no context of the class has work");
+        works(&mut gpu, MS, 1);
+        assert_eq!(slices(), (SHORT_SLICE, LONG_SLICE));
+        // A context that is new meanwhile, and one whose class is another now.
+        let file = grant_page().unwrap();
+        let new = GateSide::open(&file).unwrap();
+        gpu.begin(ContextKey(9), (VM, ContextId(4)), SchedulerSide::open(&file).unwrap(), 3 * MS);
+        gpu.decide(3 * MS, None);
+        assert_eq!(new.slice(), SHORT_SLICE);
+        gpu.set_tenant(VM, share(Class::Latency), 4 * MS);
+        gpu.decide(4 * MS, None);
+        assert_eq!(slices(), (LONG_SLICE, LONG_SLICE));
+        gpu.set_tenant(VM, share(Class::Background), 5 * MS);
+        gpu.decide(5 * MS, None);
+        assert_eq!(slices(), (SHORT_SLICE, LONG_SLICE));
+        // The hurry is over when the class has had no work for a while.
+        gate.tell(Counters { ready: 1, dispatched: 1, completed: 1 });
+        gpu.look(KEY, 3000 * MS, None);
+        gpu.decide(3000 * MS, None);
+        assert_eq!((slices(), new.slice()), ((0, 0), 0));
+        works(&mut gpu, 4000 * MS, 2);
+        assert_eq!(slices(), (SHORT_SLICE, LONG_SLICE));
+    }
+
+    #[test]
+    fn slices_stay_as_the_driver_has_them_where_they_are_not_to_be_set() {
+        let hardware = SharedGpu { uuid: [1; 16], name: "GPU".into(), ..SharedGpu::default() };
+        let software = SharedGpu { software: true, ..hardware.clone() };
+        for (gpu, slices, passage) in [
+            (hardware.clone(), HardwareSlices::Driver, Passage::ByGrant),
+            (hardware, HardwareSlices::Short, Passage::Counted),
+            (software, HardwareSlices::Short, Passage::ByGrant),
+        ] {
+            let mut gpu = Gpu::new(gpu, None, slices, passage);
+            gpu.set_tenant(VM, Share { weight: 100, class: Class::Latency, ceiling: None }, 0);
+            let file = grant_page().unwrap();
+            let gate = GateSide::open(&file).unwrap();
+            gpu.begin(KEY, (VM, ContextId(3)), SchedulerSide::open(&file).unwrap(), 0);
+            gate.tell(Counters { ready: 1, dispatched: 0, completed: 0 });
+            gpu.look(KEY, MS, None);
+            gpu.decide(MS, None);
+            assert_eq!(gate.slice(), 0, "{slices:?}, {passage:?}");
         }
     }
 

@@ -79,6 +79,7 @@ pub use context::journal::Journal;
 pub use context::resources::{ResourceMemory, ResourceTable};
 pub use context::watchdog_wake::WatchdogWake;
 pub use dispatch::replay::Replay;
+pub use driver::time_slices::ioctl;
 pub use gates::gate::Gate;
 pub use logical::timeline::Look;
 pub use memory::export::{Exported, NotExported};

@@ -128,6 +128,15 @@ pub const MIXES: &[(&str, &str, &[Tenant])] = &[
             Tenant { class: "latency", period: 10_000, ..tenant("prompt", 1, 1000, 1) },
         ],
     ),
+    (
+        "latency-two",
+        "1 ms each 10 ms in the latency class, beside two with 60 ms kernels",
+        &[
+            tenant("one", 1, 60_000, 2),
+            tenant("two", 1, 60_000, 2),
+            Tenant { class: "latency", period: 10_000, ..tenant("prompt", 1, 1000, 1) },
+        ],
+    ),
     ("batch", "25 ms kernels alone", &[tenant("batch", 1, 25_000, 2)]),
     (
         "background",

@@ -8,8 +8,8 @@ use protocol::ids::RingIdx;
 use protocol::venus::generated as venus;
 use rustix::process::{Signal, kill_process};
 use std::sync::Arc;
-use tests::broker::Broker;
-use tests::daemon::halt;
+use tests::broker::{Broker, vhost_user_vulkan};
+use tests::daemon::{eventually, halt, on_machine};
 use tests::frontend::{Options, Session};
 use tests::guest::device::{Device, Source};
 use tests::guest::ring::ASYNC;
@@ -144,5 +144,42 @@ fn the_background_gets_what_is_left() -> Result<()> {
     let (begin, end) = charges.of(0)?;
     let [front, back] = charges.between(begin, end);
     ensure!(back < front, "{:.2} of the foreground's part", back / front);
+    Ok(())
+}
+
+/// `cargo shares latency` measures what it is good for.
+#[test]
+fn the_hardware_turns_sooner_to_a_vm_of_the_latency_class_while_that_has_work() -> Result<()> {
+    if !on_machine() {
+        println!("skipped: a software driver has no time slices");
+        return Ok(());
+    }
+    let mut command = vhost_user_vulkan()?;
+    command.args(["--log-level", "debug"]);
+    let vms = [("batch", ""), ("prompt", "class = \"latency\"")];
+    let broker = Broker::start_command(command, "hardware-slices = \"short\"", &vms)?;
+    let program = |vm: &str| -> Result<_> {
+        let gpu = Arc::new(Gpu::new(Session::connect(&broker.path(vm), Options::default())?));
+        let mut device = timeline::device(&gpu, vm)?;
+        let memory = device.allocate(SIZE, Source::New)?.map_err(|result| anyhow!("{result:?}"))?;
+        Ok((device, memory))
+    };
+    let ((mut batch, of_batch), (mut prompt, of_prompt)) = (program("batch")?, program("prompt")?);
+    let are_said = |slices: [&str; 2]| {
+        let log = broker.log();
+        let is_said = |(vm, slices): (&str, &str)| {
+            let ours =
+                |line: &&str| line.contains(&format!("vm={vm}")) && line.contains("channel groups are");
+            log.lines().rfind(ours).is_some_and(|line| line.contains(slices))
+        };
+        ["batch", "prompt"].into_iter().zip(slices).all(is_said)
+    };
+    for _ in 0..2 {
+        prompt.fill(of_prompt, SIZE, 7)?;
+        ensure!(eventually(PATIENCE, || are_said(["are 200 us", "are 3000 us"])), "{}", broker.log());
+        // The class has had no work for a second when the others have their slices back.
+        let usual = || batch.fill(of_batch, SIZE, 8).is_ok() && are_said(["as the driver", "as the driver"]);
+        ensure!(eventually(PATIENCE, usual), "{}", broker.log());
+    }
     Ok(())
 }

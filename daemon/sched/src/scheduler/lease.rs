@@ -63,6 +63,13 @@ impl Scheduler {
         if self.latency_is_about(own) { self.tuning.lease_after_latency } else { self.tuning.lease_after }
     }
 
+    /// Returns whether a tenant of class [`Latency`](Class::Latency) has work, or had it lately ([`Tuning::latency_memory`](crate::Tuning)): the hardware
+    /// should then turn to its contexts soon.
+    #[must_use]
+    pub fn is_in_a_hurry(&self) -> bool {
+        self.shares_out() && self.latency_is_about(None)
+    }
+
     /// Returns whether a latency tenant other than `except` had work lately.
     pub(super) fn latency_is_about(&self, except: Option<TenantId>) -> bool {
         self.tenants.iter().any(|(id, tenant)| {

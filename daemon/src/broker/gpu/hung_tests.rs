@@ -24,6 +24,7 @@ impl World {
         let mut gpu = Gpu::new(
             SharedGpu { name: "GPU".into(), ..SharedGpu::default() },
             None,
+            Default::default(),
             config::Passage::ByGrant,
         );
         let gate = |(number, vm): (u32, &u32)| {

@@ -84,6 +84,7 @@ pub(in crate::broker) fn plan(old: &Settings, new: &Settings) -> Vec<Action> {
         ("control-socket-group", old.control_socket_group == new.control_socket_group),
         ("log-grants", old.log_grants == new.log_grants),
         ("metrics", old.metrics == new.metrics),
+        ("hardware-slices", old.hardware_slices == new.hardware_slices),
         ("gpu-memory", old.room.gpu_memory == new.room.gpu_memory),
         ("memory-wait", old.room.memory_wait == new.room.memory_wait),
     ];
@@ -118,10 +119,26 @@ pub(in crate::broker) fn sparing(actions: Vec<Action>, is_used: impl Fn(&str) ->
 /// Returns the settings that hold when the plan is carried out: `new`, apart from the keys of each [`Action::NextBroker`], and from postponed
 /// changes.
 pub(in crate::broker) fn merged(old: &Settings, new: Settings, actions: &[Action]) -> Settings {
-    let Settings { cgroup, control_socket, control_socket_group, log_grants, metrics, room, .. } =
-        old.clone();
-    let mut merged =
-        Settings { cgroup, control_socket, control_socket_group, log_grants, metrics, room, ..new };
+    let Settings {
+        cgroup,
+        control_socket,
+        control_socket_group,
+        hardware_slices,
+        log_grants,
+        metrics,
+        room,
+        ..
+    } = old.clone();
+    let mut merged = Settings {
+        cgroup,
+        control_socket,
+        control_socket_group,
+        hardware_slices,
+        log_grants,
+        metrics,
+        room,
+        ..new
+    };
     for action in actions {
         let Action::Postpone(name, pending) = action else { continue };
         let Some(before) = old.vms.iter().find(|vm| vm.name == *name) else { continue };

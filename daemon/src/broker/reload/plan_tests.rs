@@ -1,6 +1,6 @@
 //! Tests of each way in which one configuration can differ from another.
 
-use super::super::settings::share::Policy;
+use super::super::settings::share::{HardwareSlices, Policy};
 use super::super::settings::{MetricsAddress, Settings, VmSettings};
 use super::model;
 use super::plan::{Action, Pending, Reshare, merged, plan, sparing};
@@ -31,6 +31,7 @@ fn settings() -> Settings {
     Settings {
         policy: Policy::BestEffort,
         anticipation: None,
+        hardware_slices: HardwareSlices::Driver,
         control_socket: "/run/control".into(),
         control_socket_group: None,
         metrics: None,
@@ -75,10 +76,11 @@ fn what_can_be_changed_before_the_tables_is() {
 #[test]
 fn what_needs_another_broker_is_named_again_and_again_and_does_not_hold() {
     type Change = fn(&mut Settings);
-    let changes: [(&str, Change); 7] = [
+    let changes: [(&str, Change); 8] = [
         ("cgroup", |new| new.cgroup = CgroupMode::Off),
         ("control-socket", |new| new.control_socket = "/run/other".into()),
         ("control-socket-group", |new| new.control_socket_group = Some(7)),
+        ("hardware-slices", |new| new.hardware_slices = HardwareSlices::Short),
         ("log-grants", |new| new.log_grants = Some("/tmp/log".into())),
         ("metrics", |new| new.metrics = Some(MetricsAddress::Unix("/run/metrics".into()))),
         ("gpu-memory", |new| new.room.gpu_memory = Some(Amount::Part(9000))),

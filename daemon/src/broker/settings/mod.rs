@@ -26,7 +26,7 @@ pub use room::RoomSettings;
 use room::amount;
 use sched::{Class, Share};
 use serde::{Deserialize, Serialize};
-use share::{Policy, ShareForm};
+use share::{HardwareSlices, Policy, ShareForm};
 use std::collections::BTreeMap;
 use std::ffi::OsString;
 use std::net::SocketAddr;
@@ -45,6 +45,9 @@ pub struct Settings {
     pub policy: Policy,
     /// The most of a GPU's time that may be left unused to wait for VMs that submit again at once; if none, the scheduler's default.
     pub anticipation: Option<f64>,
+    /// The time slices of GPUs' hardware while VMs of the latency class have work.
+    #[serde(default)]
+    pub hardware_slices: HardwareSlices,
     /// The path of the control socket.
     pub control_socket: PathBuf,
     /// The number of the group whose members may use the control socket, beside the daemon's user.
@@ -215,6 +218,7 @@ const TOP_KEYS: &[&str] = &[
     "defaults",
     "device-memory",
     "gpu-memory",
+    "hardware-slices",
     "host-memory",
     "log-grants",
     "memory-wait",
@@ -256,6 +260,7 @@ impl Settings {
         found.extend(unknown_keys.map(|key| Problem::of_key("", key, unknown(key, TOP_KEYS))));
         let policy = found.right(top(file, "policy", Policy::named)).flatten().unwrap_or_default();
         let anticipation = top(file, "anticipation", |text| share::percent(text, 0.0..=8.0));
+        let slices = found.right(top(file, "hardware-slices", HardwareSlices::named)).flatten();
         let control_socket = found.right(top(file, "control-socket", some_path)).flatten();
         let mut vms = vms(file, policy, level, found);
         found.extend(paths::check(&vms));
@@ -265,6 +270,7 @@ impl Settings {
         let settings = Self {
             policy,
             anticipation: found.right(anticipation).flatten(),
+            hardware_slices: slices.unwrap_or_default(),
             control_socket: control_socket.unwrap_or_else(default_control_socket),
             control_socket_group: found.right(top(file, "control-socket-group", group)).flatten(),
             metrics: found.right(top(file, "metrics", str::parse)).flatten(),

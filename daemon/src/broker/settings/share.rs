@@ -21,6 +21,31 @@ pub enum Policy {
     Fixed,
 }
 
+/// The time slices of GPUs' hardware while VMs of the latency class have work.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
+pub enum HardwareSlices {
+    /// They stay as the driver has them. This is the default, as the scheduler's accounts take the slices of all contexts to be equal.
+    #[default]
+    Driver,
+    /// They are short for other VMs and long for those of the class, where the driver lets them be set.
+    Short,
+}
+
+impl HardwareSlices {
+    /// The choice with this name.
+    ///
+    /// # Errors
+    ///
+    /// The allowed names.
+    pub(super) fn named(name: &str) -> Result<Self, String> {
+        match name {
+            "driver" => Ok(Self::Driver),
+            "short" => Ok(Self::Short),
+            _ => Err(format!("\"{name}\" is not \"driver\" or \"short\"")),
+        }
+    }
+}
+
 impl Policy {
     /// The name of the policy.
     #[must_use]

@@ -24,6 +24,7 @@ fn mistake(text: &str) -> String {
 fn a_small_file_has_defaults() {
     let settings = parse("[vm.a]\nsocket-path = \"/run/a\"").unwrap();
     assert_eq!((settings.policy, settings.anticipation), (Policy::BestEffort, None));
+    assert_eq!(settings.hardware_slices, HardwareSlices::Driver);
     assert_eq!((&settings.metrics, &settings.log_grants), (&None, &None));
     let [vm] = settings.vms.as_slice() else { panic!("{:?}", settings.vms) };
     assert_eq!(
@@ -50,6 +51,7 @@ fn a_whole_file_says_everything() {
         r#"
         policy = "fixed"
         anticipation = "1.5%"
+        hardware-slices = "short"
         control-socket = "/run/control"
         control-socket-group = "7"
         metrics = "127.0.0.1:9400"
@@ -83,6 +85,7 @@ fn a_whole_file_says_everything() {
     )
     .unwrap();
     assert_eq!((settings.policy, settings.anticipation), (Policy::Fixed, Some(0.015)));
+    assert_eq!(settings.hardware_slices, HardwareSlices::Short);
     assert_eq!(settings.control_socket, Path::new("/run/control"));
     assert_eq!(settings.control_socket_group, Some(7));
     assert_eq!(settings.metrics, Some(MetricsAddress::Loopback("127.0.0.1:9400".parse().unwrap())));
@@ -251,6 +254,7 @@ fn each_mistake_is_named_with_its_place_and_what_is_allowed() {
         ),
         ("policy = \"fair\"", "policy: \"fair\" is none of \"best-effort\", \"equal\", \"fixed\""),
         ("policy = 3", "policy: 3 is not a string"),
+        ("hardware-slices = \"on\"", "hardware-slices: \"on\" is not \"driver\" or \"short\""),
         ("polcy = \"equal\"", "polcy: unknown (did you mean policy?)"),
         ("control-socket-group = 7", "control-socket-group: 7 is not a string"),
         (

@@ -18,6 +18,7 @@ use super::gpu::Gpu;
 use super::process::Process;
 use super::rates::Rate;
 use super::run::Broker;
+use super::settings::Settings;
 use super::settings::share::effective;
 use super::source::Source;
 use super::starter::Started;
@@ -451,7 +452,8 @@ impl Broker {
         known.unwrap_or_else(|| {
             let (name, driver) = (printable(&shared.name), printable(&shared.driver));
             let gpu = SharedGpu { name, driver, ..shared.clone() };
-            self.gpus.push(Gpu::new(gpu, self.settings.anticipation, self.passage()));
+            let Settings { anticipation, hardware_slices, .. } = self.settings;
+            self.gpus.push(Gpu::new(gpu, anticipation, hardware_slices, self.passage()));
             self.gpus.len() - 1
         })
     }

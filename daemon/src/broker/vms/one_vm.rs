@@ -11,7 +11,7 @@ use super::super::connections::Connections;
 use super::super::process::Process;
 use super::super::run::Broker;
 use super::super::settings::paths::absolute;
-use super::super::settings::share::Policy;
+use super::super::settings::share::{HardwareSlices, Policy};
 use super::super::settings::{MetricsAddress, RoomSettings, Settings, VmSettings};
 use crate::ipc::Channel;
 use crate::options::VmOptions;
@@ -117,6 +117,7 @@ fn settings_of(
     Settings {
         policy: Policy::default(),
         anticipation: None,
+        hardware_slices: HardwareSlices::default(),
         control_socket,
         control_socket_group: access.group,
         metrics,

@@ -68,6 +68,7 @@ fn world() -> World {
     let settings = Settings {
         policy: Policy::Fixed,
         anticipation: None,
+        hardware_slices: Default::default(),
         control_socket: folder.path().join("control"),
         control_socket_group: None,
         metrics: None,

@@ -9,7 +9,7 @@ use super::super::rates::Rate;
 use super::super::reload::{Asker, How};
 use super::super::report::vms as number_of_vms;
 use super::super::run::{Broker, END_PATIENCE, Upkeep, serve_as};
-use super::super::settings::VmsFile;
+use super::super::settings::{Settings, VmsFile};
 use super::super::source::Source;
 use super::super::upgrade::passing::{Inherited, Pass};
 use super::super::vm::{OnGpu, Vm, VmContext};
@@ -155,7 +155,8 @@ impl Broker {
         now: Nanos,
     ) {
         for PassedGpu { gpu, is_drained } in gpus {
-            let mut gpu = Gpu::new(gpu, self.settings.anticipation, Passage::ByGrant);
+            let Settings { anticipation, hardware_slices, .. } = self.settings;
+            let mut gpu = Gpu::new(gpu, anticipation, hardware_slices, Passage::ByGrant);
             gpu.is_drained = is_drained;
             self.gpus.push(gpu);
         }

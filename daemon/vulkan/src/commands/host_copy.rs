@@ -24,7 +24,7 @@ struct Needs {
     image: u64,
     /// The parts of the copy, one behind the other in memory, that the driver copies as a region each: layers, or everything.
     parts: u32,
-    /// Bytes of a part, from the first byte that the copy touches to the end of the last. Those of all parts are a `usize` still.
+    /// Bytes of a part, from the first byte that the copy touches to the end of the last. `part_bytes * parts` fits a `usize`.
     part_bytes: usize,
 }
 

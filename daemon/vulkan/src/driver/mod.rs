@@ -11,6 +11,7 @@ pub(crate) mod instance;
 pub(crate) mod markers;
 pub(crate) mod memory_fds;
 pub(crate) mod physical_device;
+pub(crate) mod time_slices;
 
 #[cfg(test)]
 mod layout_tests;

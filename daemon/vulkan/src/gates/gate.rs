@@ -12,6 +12,7 @@
 use super::lane::{Lane, Standing, Step};
 use crate::context::error::ContextLost;
 use crate::context::ranked::{COUNTS, Exclusive, Ranked, TURN};
+use crate::driver::time_slices::Slices;
 use config::Passage;
 use parking_lot::Mutex;
 use rustix::time::{ClockId, clock_gettime};
@@ -305,7 +306,7 @@ impl Gate {
     }
 
     fn run(&self) {
-        let mut was_leased = false;
+        let (mut was_leased, mut slices) = (false, Slices::new());
         while !self.ended.load(Ordering::SeqCst) {
             let pokes = self.page.pokes();
             let leased = self.is_open();
@@ -326,6 +327,8 @@ impl Gate {
                 self.counts.lock().tell(&self.page);
             }
             drop(queues);
+            // Submissions come first: the kernel's module takes some time for this.
+            slices.follow(self.page.slice());
             self.page.sleep(pokes, limit);
         }
     }
