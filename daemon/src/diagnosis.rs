@@ -149,7 +149,10 @@ fn given(system: &System, options: &Doctor) -> Given {
         Ok(launcher) => {
             let strict = options.confinement.sandbox == SandboxMode::Strict;
             let tried = Sandbox::Tried { lacks: launcher.lacks().to_vec(), strict };
-            (tried, serve::probe(&launcher).map_err(no_gpu))
+            (
+                tried,
+                serve::probe(&launcher, options.starting.driver_timeout, serve::Late::tell).map_err(no_gpu),
+            )
         }
     };
     let settings = configuration(system, options).map(|path| {

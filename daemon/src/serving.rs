@@ -102,14 +102,18 @@ fn serve(options: VmOptions, name: Option<String>, parent: Parent) -> anyhow::Re
     let launcher = Launcher::start(&confinement, exe, &level, workers.as_deref(), name.as_deref(), data)
         .context("cannot start the launcher of workers")?;
     admit(&confinement, launcher.lacks())?;
-    let selected = serve::select(&serve::probe(&launcher)?, &options)?;
+    let mut manager = Manager::of_environment();
+    let gpus = serve::probe(&launcher, options.starting.driver_timeout, |late| {
+        log::warn!(target: LOG, "{late}");
+        manager.starts_late();
+    })?;
+    let selected = serve::select(&gpus, &options)?;
     let all_memory = selected.device_memory();
     let bound = options.quotas.bound_device_memory(all_memory, &mut limits, &mut context_limits);
     let device_memory = bound.map_or(all_memory, |bytes| bytes.min(all_memory));
     let serve::Selected { gpus, seen } = selected;
     let state = options.state_dir.clone().or_else(service::state_folder);
     let cache_key = serve::cache_key(state.as_deref()).context("cannot use the state folder")?;
-    let manager = Manager::of_environment();
     // This comes before the socket file appears, which shows that all is ready: from then on, another process may end this one.
     let signals = Some(serve::take_signals().context("cannot handle signals")?);
     let listen = listen(inherited, &options, parent.follows())?;

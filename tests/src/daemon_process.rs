@@ -26,11 +26,12 @@ pub struct DaemonProcess {
 /// A daemon that takes longer than this to listen or to end hangs.
 const PATIENCE: Duration = Duration::from_secs(480);
 const POLL: Duration = Duration::from_millis(20);
-/// The time of a submission of a software driver depends on the load of the processors, and so does the answer of the frontend in this process: tests
-/// about hangs set these limits themselves.
-const PATIENT: [(&str, &[&str]); 2] = [
+/// The time of a submission of a software driver depends on the load of the processors, and so do the driver's start and the answer of the frontend in
+/// this process: tests about hangs set these limits themselves.
+const PATIENT: [(&str, &[&str]); 3] = [
     ("--max-submit-time", &["--max-submit-time", "60min", "--max-submit-time-contended", "60min"]),
     ("--frontend-timeout", &["--frontend-timeout", "60min"]),
+    ("--driver-timeout", &["--driver-timeout", "60min"]),
 ];
 
 /// Returns whether a process listens at the Unix socket at `path`, whose file exists a moment earlier.

@@ -1,7 +1,7 @@
 //! The options of `doctor`.
 
 use super::control::Control;
-use daemon::options::Confinement;
+use daemon::options::{Confinement, Starting};
 use std::path::PathBuf;
 
 /// The options of `doctor`: the checks beside those of the host itself.
@@ -30,6 +30,8 @@ pub(crate) struct Doctor {
     pub qemu: Option<PathBuf>,
     #[command(flatten)]
     pub control: Control,
+    #[command(flatten)]
+    pub starting: Starting,
     #[command(flatten)]
     pub confinement: Confinement,
     /// Take the files of the system from below this folder

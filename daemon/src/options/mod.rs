@@ -1,12 +1,13 @@
 //! The options of one VM: on the command line of a daemon of one VM, in the table of a VM in the file of several, and on the way from the broker to
 //! the VM's device process. Each is defined once, with its help and its spelling.
 //!
-//! `quotas` bounds the memory and objects of a guest, `hangs` the time of its submissions, `confinement` is the sandbox of the processes, and
+//! `quotas` bounds the memory and objects of a guest, `hangs` the time of its submissions, `starting` the time in which the GPU's driver has to start, `confinement` is the sandbox of the processes, and
 //! `values` has the spelling of values. Defaults that depend on the VM's GPUs are in the crate `config`.
 
 mod confinement;
 mod hangs;
 mod quotas;
+mod starting;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -20,6 +21,7 @@ use log::LevelFilter;
 use outside::Access;
 pub use quotas::Quotas;
 use serde::{Deserialize, Serialize};
+pub use starting::Starting;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -87,6 +89,9 @@ pub struct VmOptions {
     /// The bounds on the time of submissions.
     #[command(flatten)]
     pub hangs: Hangs,
+    /// The bound on the time of the GPU's driver.
+    #[command(flatten)]
+    pub starting: Starting,
     /// Longest time the frontend may take to answer a map or unmap request
     ///
     /// After that its session is ended. The time does not run while the guest is paused

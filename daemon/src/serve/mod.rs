@@ -54,6 +54,6 @@ pub use broker::Broker;
 pub use outdated::End;
 pub use run::{Options, serve};
 pub use setup::{
-    Advice, Chosen, List, Listen, NoGpu, Selected, SocketError, back_end, cache_key, decide_window, family,
-    more_than_there_is, probe, select, small_window, take_signals,
+    Advice, Chosen, Late, List, Listen, NoGpu, Selected, SocketError, back_end, cache_key, decide_window,
+    family, more_than_there_is, probe, select, small_window, take_signals,
 };

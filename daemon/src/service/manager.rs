@@ -49,6 +49,8 @@ struct Status {
 
 /// Least time between two texts.
 const STATUS_PAUSE: Duration = Duration::from_secs(1);
+/// The time that a manager is asked to wait for a start that takes long, in microseconds.
+const START_TIMEOUT_US: u32 = 30_000_000;
 /// Time that a manager has to take a message that must not be lost.
 const SEND_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -102,6 +104,11 @@ impl Manager {
         if let Some(link) = &mut self.link {
             link.status = Status { shown: status, next: Instant::now() + STATUS_PAUSE, is_stale: false };
         }
+    }
+
+    /// Tells the manager of a start that takes long. The manager waits for half a minute more than until now, or as long as it would have waited.
+    pub fn starts_late(&mut self) {
+        self.tell(&[NotifyState::ExtendTimeoutUsec(START_TIMEOUT_US)], SendFlags::DONTWAIT);
     }
 
     /// Tells the manager that this process reads its configuration anew; [`Self::ready`] reports the end of the reading.

@@ -53,6 +53,8 @@ pub(super) const fn tenant(name: &'static str, weight: u32, kernel: u32, in_flig
 
 /// A tenant whose kernels of 25 ms have workgroups that a GPU has to wait for when it turns to another context.
 const HOG: Tenant = Tenant { long_workgroups: true, ..tenant("hog", 1, 25_000, 2) };
+/// A VM of the latency class whose program submits 1 ms of work each 10 ms.
+const PROMPT: Tenant = Tenant { class: "latency", period: 10_000, ..tenant("prompt", 1, 1000, 1) };
 
 const NAMES: [&str; 16] = ["a", "b", "c", "d", "e", "f", "g", "h", "i", "j", "k", "l", "m", "n", "o", "p"];
 
@@ -118,24 +120,17 @@ pub const MIXES: &[(&str, &str, &[Tenant])] = &[
     (
         "latency-long",
         "1 ms each 10 ms in the latency class, beside 25 ms kernels of long workgroups",
-        &[HOG, Tenant { class: "latency", period: 10_000, ..tenant("prompt", 1, 1000, 1) }],
+        &[HOG, PROMPT],
     ),
     (
         "latency",
         "1 ms each 10 ms in the latency class, beside 25 ms kernels",
-        &[
-            tenant("batch", 1, 25_000, 2),
-            Tenant { class: "latency", period: 10_000, ..tenant("prompt", 1, 1000, 1) },
-        ],
+        &[tenant("batch", 1, 25_000, 2), PROMPT],
     ),
     (
         "latency-two",
         "1 ms each 10 ms in the latency class, beside two with 60 ms kernels",
-        &[
-            tenant("one", 1, 60_000, 2),
-            tenant("two", 1, 60_000, 2),
-            Tenant { class: "latency", period: 10_000, ..tenant("prompt", 1, 1000, 1) },
-        ],
+        &[tenant("one", 1, 60_000, 2), tenant("two", 1, 60_000, 2), PROMPT],
     ),
     ("batch", "25 ms kernels alone", &[tenant("batch", 1, 25_000, 2)]),
     (

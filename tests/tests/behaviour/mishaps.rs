@@ -2,7 +2,7 @@
 //! logs without a reader, clocks. `docs/operations.md` has a row for each.
 
 use anyhow::{Context, Result, ensure};
-use rustix::fs::{Mode, OFlags};
+use rustix::fs::{CWD, Mode, OFlags, mkfifoat};
 use rustix::mount::{MountFlags, UnmountFlags, mount, unmount};
 use rustix::process::{Pid, Signal, kill_process};
 use std::fs::{self, File};
@@ -83,20 +83,25 @@ impl Driver {
 struct OneVm {
     child: Child,
     folder: TempDir,
-    _manager: Option<UnixDatagram>,
+    manager: Option<UnixDatagram>,
 }
 
 impl OneVm {
-    fn start(mut command: Command, is_managed: bool) -> Result<Self> {
+    fn start(command: Command, is_managed: bool) -> Result<Self> {
+        Self::start_with(command, is_managed, &[])
+    }
+
+    fn start_with(mut command: Command, is_managed: bool, arguments: &[&str]) -> Result<Self> {
         let folder = tempfile::tempdir()?;
         let manager = is_managed.then(|| UnixDatagram::bind(folder.path().join("notify"))).transpose()?;
         if is_managed {
             command.env("NOTIFY_SOCKET", folder.path().join("notify"));
         }
         let log = File::options().append(true).create(true).open(folder.path().join("log"))?;
-        command.arg("--socket-path").arg(folder.path().join("socket")).args(patience(&[]));
+        command.arg("--socket-path").arg(folder.path().join("socket"));
+        command.args(arguments).args(patience(arguments));
         let child = command.stdout(log.try_clone()?).stderr(log).stdin(Stdio::null()).spawn()?;
-        Ok(Self { child, folder, _manager: manager })
+        Ok(Self { child, folder, manager })
     }
 
     fn socket(&self) -> PathBuf {
@@ -177,6 +182,25 @@ fn a_daemon_of_one_vm_without_gpu_fails_so_that_it_is_started_again() -> Result<
     assert_eq!(daemon.ends()?.code(), Some(1));
     daemon.says("remedy: install its driver")?;
     ensure!(!daemon.socket().exists());
+    Ok(())
+}
+
+/// Vulkan's loader opens the pipe among the manifests, and waits for a writer.
+#[test]
+fn a_driver_that_does_not_start_is_waited_for_and_then_given_up() -> Result<()> {
+    let driver = Driver::new()?;
+    fs::remove_file(driver.manifest())?;
+    mkfifoat(CWD, driver.manifest(), Mode::from_bits_truncate(0o666))?;
+    let mut command = driver.command()?;
+    command.env("VK_DRIVER_FILES", driver.folder.path());
+    let mut daemon = OneVm::start_with(command, true, &["--driver-timeout", "11s"])?;
+    daemon.says("the GPU's driver has not listed its GPUs for 10 s; it may take 11 s (driver-timeout)")?;
+    daemon.says("limit driver-timeout (11 s) reached: the GPU's driver has not listed its GPUs; remedy: ")?;
+    assert_eq!(daemon.ends()?.code(), Some(1));
+    let manager = daemon.manager.as_ref().context("no service manager")?;
+    let mut message = [0; 64];
+    let length = manager.recv(&mut message)?;
+    assert_eq!(&message[..length], b"EXTEND_TIMEOUT_USEC=30000000\n");
     Ok(())
 }
 

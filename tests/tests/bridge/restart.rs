@@ -90,7 +90,7 @@ impl Disturbance {
     }
 }
 
-/// The milliseconds for which a line of the log says that a program was paused.
+/// Returns the pause of a program, in milliseconds, from a line of the daemon's log.
 fn pause(line: &str) -> Result<f64> {
     let (_, text) = line.split_once("paused for ").with_context(|| line.to_owned())?;
     let (number, unit) = text.split_once(' ').with_context(|| line.to_owned())?;

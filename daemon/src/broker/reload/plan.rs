@@ -119,26 +119,8 @@ pub(in crate::broker) fn sparing(actions: Vec<Action>, is_used: impl Fn(&str) ->
 /// Returns the settings that hold when the plan is carried out: `new`, apart from the keys of each [`Action::NextBroker`], and from postponed
 /// changes.
 pub(in crate::broker) fn merged(old: &Settings, new: Settings, actions: &[Action]) -> Settings {
-    let Settings {
-        cgroup,
-        control_socket,
-        control_socket_group,
-        hardware_slices,
-        log_grants,
-        metrics,
-        room,
-        ..
-    } = old.clone();
-    let mut merged = Settings {
-        cgroup,
-        control_socket,
-        control_socket_group,
-        hardware_slices,
-        log_grants,
-        metrics,
-        room,
-        ..new
-    };
+    let Settings { policy, anticipation, vms, .. } = new;
+    let mut merged = Settings { policy, anticipation, vms, ..old.clone() };
     for action in actions {
         let Action::Postpone(name, pending) = action else { continue };
         let Some(before) = old.vms.iter().find(|vm| vm.name == *name) else { continue };

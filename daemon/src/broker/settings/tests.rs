@@ -139,6 +139,7 @@ fn what_one_vm_can_have_can_be_written_in_a_file() {
         strikes = 2
         strike-hold = "1min"
         frontend-timeout = "20s"
+        driver-timeout = "7min"
         zero-memory = "off"
         zero-workgroup-memory = "on"
         robustness = "guest"

@@ -452,10 +452,15 @@ impl Broker {
         known.unwrap_or_else(|| {
             let (name, driver) = (printable(&shared.name), printable(&shared.driver));
             let gpu = SharedGpu { name, driver, ..shared.clone() };
-            let Settings { anticipation, hardware_slices, .. } = self.settings;
-            self.gpus.push(Gpu::new(gpu, anticipation, hardware_slices, self.passage()));
+            self.gpus.push(self.new_gpu(gpu));
             self.gpus.len() - 1
         })
+    }
+
+    /// Returns a GPU without contexts, to be shared as the settings say.
+    fn new_gpu(&self, gpu: SharedGpu) -> Gpu {
+        let Settings { anticipation, hardware_slices, .. } = self.settings;
+        Gpu::new(gpu, anticipation, hardware_slices, self.passage())
     }
 
     /// Sets the GPUs of a VM, which are the same as before if the VM has contexts.

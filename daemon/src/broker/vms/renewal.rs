@@ -15,7 +15,7 @@ use sched::Nanos;
 use std::io;
 use std::os::fd::AsFd;
 
-/// Time that a successor has to be ready, and then to take over, in nanoseconds.
+/// Time that a successor has to be ready once its GPUs' driver has started, and then to take over, in nanoseconds.
 const PATIENCE: Nanos = 60_000_000_000;
 /// The time that the earlier device process has to end when the successor serves, in nanoseconds: longer than the 10 s that its launcher has to end.
 const LEAVE_PATIENCE: Nanos = 15_000_000_000;
@@ -93,7 +93,6 @@ impl Broker {
         started: io::Result<Process>,
         now: Nanos,
     ) {
-        let until = now.saturating_add(PATIENCE);
         let watched = started.and_then(|mut process| {
             let watched =
                 watch(&self.epoll, process.channel(), Source::Successor.token(index), Events::EPOLLIN);
@@ -114,6 +113,9 @@ impl Broker {
         vm.awaits_successor = false;
         match watched {
             Ok(process) => {
+                let driver = vm.settings.options.starting.driver_timeout;
+                let driver = Nanos::try_from(driver.as_nanos()).unwrap_or(Nanos::MAX);
+                let until = now.saturating_add(driver).saturating_add(PATIENCE);
                 log::info!(vm = vm.name(), pid = process.pid(); "a device process of the new program starts");
                 vm.successor = Some(Successor { process, offer: None, serves: false, until });
                 if !self.vms[index].could_have_successor() || self.comes_to_rest() {

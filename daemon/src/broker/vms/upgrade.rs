@@ -2,19 +2,17 @@
 
 use super::super::connections::{Connections, Peer};
 use super::super::control::{self, Answer};
-use super::super::gpu::Gpu;
 use super::super::grant_log::GrantLog;
 use super::super::process::Process;
 use super::super::rates::Rate;
 use super::super::reload::{Asker, How};
 use super::super::report::vms as number_of_vms;
 use super::super::run::{Broker, END_PATIENCE, Upkeep, serve_as};
-use super::super::settings::{Settings, VmsFile};
+use super::super::settings::VmsFile;
 use super::super::source::Source;
 use super::super::upgrade::passing::{Inherited, Pass};
 use super::super::vm::{OnGpu, Vm, VmContext};
 use super::state::{BrokerState, PassedContext, PassedGpu, PassedOnGpu, PassedPlace, PassedVm, Predecessor};
-use config::Passage;
 use outside::Span;
 use readiness::{Events, unwatch};
 use sched::{ContextKey, Nanos};
@@ -155,8 +153,7 @@ impl Broker {
         now: Nanos,
     ) {
         for PassedGpu { gpu, is_drained } in gpus {
-            let Settings { anticipation, hardware_slices, .. } = self.settings;
-            let mut gpu = Gpu::new(gpu, anticipation, hardware_slices, Passage::ByGrant);
+            let mut gpu = self.new_gpu(gpu);
             gpu.is_drained = is_drained;
             self.gpus.push(gpu);
         }

@@ -25,8 +25,6 @@ use std::time::{Duration, Instant};
 
 /// Contexts of a VM that may be handed over at a time: each has two workers, and two drivers.
 pub(super) const HAND_OVERS_MAX: usize = 4;
-/// Time in which a successor has to start.
-pub(super) const START_PATIENCE: Duration = Duration::from_secs(30);
 /// Time in which a successor builds the parts that it can while the context goes on.
 pub(super) const PREPARE_PATIENCE: Duration = Duration::from_secs(300);
 /// If a part of the prelude takes less than this time, so little has changed meanwhile that the worker may rest.
@@ -154,6 +152,8 @@ pub(super) struct Took {
 #[derive(Debug)]
 pub(super) struct HandOvers {
     under_way: FxHashMap<ContextId, HandOver>,
+    /// Time in which a successor has to start.
+    pub(super) start_patience: Duration,
     /// Time in which a worker answers.
     rest_patience: Duration,
     /// The time for which a worker that stays for now is asked again.
@@ -164,10 +164,11 @@ pub(super) struct HandOvers {
 }
 
 impl HandOvers {
-    /// Begins without hand-overs; `limits` say how long a submission may run.
-    pub(super) fn new(limits: &HangLimits) -> Self {
+    /// Begins without hand-overs; `limits` say how long a submission may run, and a driver has the time `start_patience` to start.
+    pub(super) fn new(limits: &HangLimits, start_patience: Duration) -> Self {
         let rest_patience = limits.max_submit_time.saturating_add(REST_PATIENCE);
-        Self { under_way: FxHashMap::default(), rest_patience, asked_for: ASKED_FOR, done: 0, failed: 0 }
+        let under_way = FxHashMap::default();
+        Self { under_way, start_patience, rest_patience, asked_for: ASKED_FOR, done: 0, failed: 0 }
     }
 
     /// Returns whether one more may begin.
@@ -198,7 +199,7 @@ impl HandOvers {
         moves: GpuMoves,
         now: Instant,
     ) {
-        let (stage, until) = (Stage::Starts, now + START_PATIENCE);
+        let (stage, until) = (Stage::Starts, now + self.start_patience);
         let (first, rests_since) = Default::default();
         let is_at_home = false;
         let hand_over =
@@ -362,9 +363,10 @@ impl HandOvers {
     pub(super) fn due(&self, now: Instant) -> Vec<(ContextId, Due)> {
         let over = self.under_way.iter().filter(|(_, hand_over)| hand_over.until <= now);
         let due = |hand_over: &HandOver| match hand_over.stage {
-            Stage::Starts => {
-                Due::CallOff(format!("the successor has not started within {}", Span(START_PATIENCE)))
-            }
+            Stage::Starts => Due::CallOff(format!(
+                "limit driver-timeout ({}) reached: the successor has not started; raise --driver-timeout if the host is slow or busy",
+                Span(self.start_patience)
+            )),
             Stage::Prepares { .. } => Due::CallOff(format!(
                 "the successor has not created devices and pipelines within {}",
                 Span(PREPARE_PATIENCE)
@@ -400,7 +402,10 @@ mod tests {
 
     /// One hand-over whose successor starts.
     fn begun(now: Instant) -> HandOvers {
-        let mut all = HandOvers::new(&HangLimits { max_submit_time: 30 * SECOND, ..HangLimits::default() });
+        let mut all = HandOvers::new(
+            &HangLimits { max_submit_time: 30 * SECOND, ..HangLimits::default() },
+            40 * SECOND,
+        );
         all.admit(CONTEXT, Purpose::Restart).unwrap();
         all.begins(CONTEXT, (Asker::Operator, Purpose::Restart), GpuMoves::default(), now);
         all
@@ -513,7 +518,7 @@ mod tests {
             let due = all.due(now + patience);
             assert!(matches!(&due[..], [(CONTEXT, Due::CallOff(why))] if why.contains(what)), "{due:?}");
         };
-        late(&all, START_PATIENCE, "not started");
+        late(&all, 40 * SECOND, "limit driver-timeout (40 s) reached: the successor has not started");
         assert!(all.prepares(CONTEXT, now) && !all.prepares(CONTEXT, now), "once");
         late(&all, PREPARE_PATIENCE, "devices and pipelines");
         all.rests(CONTEXT, now);

@@ -6,13 +6,14 @@ use crate::options::{Memory, VmOptions};
 use crate::sandbox::Launcher;
 use crate::serve::logging::output::{Budget, Heard, Output, Printer};
 use config::{DeviceLimits, GpuChoice, GpuInfo, MemoryBackEnd, meant};
+use outside::Span;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 use rustix::io::Errno;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// The time that the probe has to report the GPUs, and then to end.
-const PATIENCE: Duration = Duration::from_secs(30);
+/// The time after which people who wait for the driver are told so again.
+const LATE_EVERY: Duration = Duration::from_secs(10);
 /// The number of the probe among the launcher's children; workers are counted from 0.
 const PROBE: u32 = u32::MAX;
 
@@ -25,6 +26,12 @@ pub enum NoGpu {
     /// The child could not be run.
     #[error("cannot ask for GPUs: {0}")]
     Probe(String),
+    /// The driver takes longer than it may.
+    #[error(
+        "limit driver-timeout ({}) reached: the GPU's driver has not listed its GPUs; remedy: raise --driver-timeout if this host is slow or busy; otherwise the driver hangs, and the kernel's log (dmesg) may say why",
+        Span(*.0)
+    )]
+    Late(Duration),
     /// There is no driver, or it has no GPU.
     #[error("no Vulkan device: {0}; remedy: {REMEDY}")]
     None(String),
@@ -91,8 +98,41 @@ pub enum NoGpu {
     Apart(String),
 }
 
-/// Asks the driver for its GPUs in a child process.
-pub fn probe(launcher: &Launcher) -> Result<Vec<GpuInfo>, NoGpu> {
+/// The news that the driver is late, for people who wait for it.
+#[derive(Clone, Copy, Debug)]
+pub struct Late {
+    waited: Duration,
+    limit: Duration,
+}
+
+impl Late {
+    /// Tells the user at a terminal.
+    pub fn tell(self) {
+        outside::tell(&outside::lines_for_terminal(&format!("{self}\n")));
+    }
+}
+
+impl fmt::Display for Late {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (waited, limit) = (Span(self.waited), Span(self.limit));
+        write!(
+            f,
+            "the GPU's driver has not listed its GPUs for {waited}; it may take {limit} (driver-timeout)"
+        )
+    }
+}
+
+/// Asks the driver for its GPUs in a child process, which has the time `limit` to report them, and then to end. Each 10 s without an answer are told
+/// to `told`.
+///
+/// # Errors
+///
+/// The child cannot be run, the driver is late, or there is no GPU.
+pub fn probe(
+    launcher: &Launcher,
+    limit: Duration,
+    mut told: impl FnMut(Late),
+) -> Result<Vec<GpuInfo>, NoGpu> {
     let failed = |e: &dyn fmt::Display| NoGpu::Probe(e.to_string());
     let (channel, theirs) = Channel::pair().map_err(|e| failed(&e))?;
     let theirs = theirs.into_socket();
@@ -100,14 +140,13 @@ pub fn probe(launcher: &Launcher) -> Result<Vec<GpuInfo>, NoGpu> {
     launcher.launch(PROBE, ChildRole::Probe, DriverFamily::Any, &theirs, &printed).map_err(|e| failed(&e))?;
     drop((theirs, printed));
     let mut printing = Budget::new(DeviceLimits::default().log_lines);
-    let report = match answers(&channel, &mut output, &mut printing) {
-        false => {
-            launcher.kill(PROBE);
-            Err(NoGpu::Probe(format!("the driver did not answer within {} s", PATIENCE.as_secs())))
-        }
-        true => channel.receive::<ProbeReport>().map_err(|e| failed(&e)),
-    };
-    let ended = launcher.ended_within(PATIENCE).map_err(|e| failed(&e))?;
+    if !answers(&channel, (&mut output, &mut printing), limit, &mut told) {
+        // A process that waits within the kernel ends much later, or never.
+        launcher.kill(PROBE);
+        return Err(NoGpu::Late(limit));
+    }
+    let report = channel.receive::<ProbeReport>().map_err(|e| failed(&e));
+    let ended = launcher.ended_within(limit).map_err(|e| failed(&e))?;
     output.hear(&mut printing);
     match report {
         Ok((Ok(gpus), _)) => Ok(gpus),
@@ -120,17 +159,30 @@ pub fn probe(launcher: &Launcher) -> Result<Vec<GpuInfo>, NoGpu> {
     }
 }
 
-/// Waits for the probe's answer or end, and meanwhile logs its output: a probe whose socket is full waits until that is read.
-fn answers(channel: &Channel, output: &mut Output, printing: &mut Budget) -> bool {
-    let patience = Instant::now() + PATIENCE;
+/// Waits for the probe's answer or end, and meanwhile logs its output: a probe whose socket is full waits until that is read. Returns whether there is
+/// something to receive within the time.
+fn answers(
+    channel: &Channel,
+    (output, printing): (&mut Output, &mut Budget),
+    limit: Duration,
+    told: &mut impl FnMut(Late),
+) -> bool {
+    let (begin, mut next) = (Instant::now(), LATE_EVERY);
     let mut prints = true;
     loop {
-        let left = Timespec::try_from(patience.saturating_duration_since(Instant::now())).unwrap_or_default();
+        let waited = begin.elapsed();
+        if waited >= limit {
+            return false;
+        }
+        if waited >= next {
+            told(Late { waited: next, limit });
+            next += LATE_EVERY;
+        }
+        let left = Timespec::try_from(next.min(limit).saturating_sub(waited)).unwrap_or_default();
         let mut ready = [PollFd::new(channel, PollFlags::IN), PollFd::new(&*output, PollFlags::IN)];
         let all = &mut ready[..if prints { 2 } else { 1 }];
         match poll(all, Some(&left)) {
-            Ok(0) => return false,
-            Err(Errno::INTR) => continue,
+            Ok(0) | Err(Errno::INTR) => continue,
             Ok(_) | Err(_) => {}
         }
         if !ready[0].revents().is_empty() {

@@ -10,7 +10,7 @@ mod state;
 
 pub(super) use end_request::EndRequest;
 pub use end_request::take_signals;
-pub use gpu::{Chosen, NoGpu, Selected, back_end, family, probe, select};
+pub use gpu::{Chosen, Late, NoGpu, Selected, back_end, family, probe, select};
 pub use list::List;
 pub use offer::{Advice, decide_window, more_than_there_is, small_window};
 pub use socket::{Listen, SocketError};

@@ -137,8 +137,9 @@ impl Groups {
             let set = group.set(microseconds);
             group.refusals = if set.is_ok() { 0 } else { group.refusals + 1 };
             let is_no_module = matches!(set, Err(Refused::System(_)));
-            let _ =
-                set.inspect_err(|why| debug!("the time slices of a channel group stay as they are: {why}"));
+            if let Err(why) = &set {
+                debug!("the time slices of a channel group stay as they are: {why}");
+            }
             !is_no_module && group.refusals < REFUSALS_MAX
         });
         let count = self.0.len();
