@@ -6,12 +6,13 @@ use config::{DeviceLimits, GpuChoice, GpuInfo, MemoryBackEnd};
 use daemon::broker::{self, Settings, VmSettings, VmsFile};
 use daemon::options::VmOptions;
 use daemon::sandbox::{self, Launcher, SandboxMode};
-use daemon::serve::{self, Advice, NoGpu, Selected};
+use daemon::serve::{self, Advice, Late, NoGpu, Selected};
 use doctor::bug_report::BugReport;
 use doctor::host::{Configuration, Descriptors, Facts, Given, Gpu, Question, Sandbox, Small, Vm, Window};
 use doctor::report::{Place, Report};
 use doctor::system::System;
 use log::LevelFilter;
+use outside::Span;
 use rustix::process::{Resource, getrlimit};
 use std::fs::File;
 use std::io::Write;
@@ -143,22 +144,23 @@ fn configuration(system: &System, options: &Doctor) -> Option<PathBuf> {
 }
 
 fn given(system: &System, options: &Doctor) -> Given {
+    let settings = configuration(system, options).map(|path| {
+        let read = VmsFile::new(system.path(&path), LevelFilter::Info).read();
+        (path, read.map_err(|problem| problem.to_string()))
+    });
+    let of_file = |settings: &Settings| settings.vms.iter().map(|vm| vm.options.driver_timeout).max();
+    let of_file = settings.as_ref().and_then(|(_, settings)| of_file(settings.as_ref().ok()?));
+    let driver_timeout = options.driver_timeout.or(of_file);
+    let driver_timeout = driver_timeout.unwrap_or_else(|| VmOptions::default().driver_timeout);
     let (sandbox, gpus) = match Launcher::start(&options.confinement.into(), None, "error", None, None, None)
     {
         Err(error) => (Sandbox::NoLauncher(error.to_string()), Err(error.to_string())),
         Ok(launcher) => {
             let strict = options.confinement.sandbox == SandboxMode::Strict;
             let tried = Sandbox::Tried { lacks: launcher.lacks().to_vec(), strict };
-            (
-                tried,
-                serve::probe(&launcher, options.starting.driver_timeout, serve::Late::tell).map_err(no_gpu),
-            )
+            (tried, serve::probe(&launcher, driver_timeout, Late::tell).map_err(no_gpu))
         }
     };
-    let settings = configuration(system, options).map(|path| {
-        let read = VmsFile::new(system.path(&path), LevelFilter::Info).read();
-        (path, read.map_err(|problem| problem.to_string()))
-    });
     let configured =
         settings.as_ref().and_then(|(_, settings)| Some(settings.as_ref().ok()?.control_socket.clone()));
     let control = match (&options.control.control_socket, configured) {
@@ -185,6 +187,9 @@ fn given(system: &System, options: &Doctor) -> Given {
 fn no_gpu(error: NoGpu) -> String {
     match error {
         NoGpu::None(reason) => format!("no Vulkan device: {reason}"),
+        NoGpu::Late(limit) => {
+            format!("the driver has not listed its GPUs within {} (--driver-timeout)", Span(limit))
+        }
         NoGpu::Unknown { selection, list } => format!("no GPU matches \"{selection}\"; there are:{list}"),
         other => other.to_string(),
     }

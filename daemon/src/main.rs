@@ -178,8 +178,7 @@ fn list_gpus(options: &VmOptions, exe: Option<&Path>) -> anyhow::Result<ExitCode
     let launcher = Launcher::start(&confinement, exe, &level, None, None, None)
         .context("cannot start the launcher of the probe")?;
     admit(&confinement, launcher.lacks())?;
-    let list =
-        List::from(serve::probe(&launcher, options.starting.driver_timeout, serve::Late::tell)?).to_string();
+    let list = List::from(serve::probe(&launcher, options.driver_timeout, serve::Late::tell)?).to_string();
     print(&outside::lines_for_terminal(&format!("{list}\n")))
 }
 

@@ -103,7 +103,7 @@ fn serve(options: VmOptions, name: Option<String>, parent: Parent) -> anyhow::Re
         .context("cannot start the launcher of workers")?;
     admit(&confinement, launcher.lacks())?;
     let mut manager = Manager::of_environment();
-    let gpus = serve::probe(&launcher, options.starting.driver_timeout, |late| {
+    let gpus = serve::probe(&launcher, options.driver_timeout, |late| {
         log::warn!(target: LOG, "{late}");
         manager.starts_late();
     })?;

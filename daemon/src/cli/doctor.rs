@@ -1,8 +1,9 @@
 //! The options of `doctor`.
 
 use super::control::Control;
-use daemon::options::{Confinement, Starting};
+use daemon::options::Confinement;
 use std::path::PathBuf;
+use std::time::Duration;
 
 /// The options of `doctor`: the checks beside those of the host itself.
 #[derive(Clone, Debug, clap::Args)]
@@ -30,8 +31,9 @@ pub(crate) struct Doctor {
     pub qemu: Option<PathBuf>,
     #[command(flatten)]
     pub control: Control,
-    #[command(flatten)]
-    pub starting: Starting,
+    /// Longest time the GPU's driver may take to start [default: the longest of the VMs in the file, or 2min]
+    #[arg(long, value_name = "TIME", value_parser = config::time)]
+    pub driver_timeout: Option<Duration>,
     #[command(flatten)]
     pub confinement: Confinement,
     /// Take the files of the system from below this folder

@@ -1,13 +1,12 @@
 //! The options of one VM: on the command line of a daemon of one VM, in the table of a VM in the file of several, and on the way from the broker to
 //! the VM's device process. Each is defined once, with its help and its spelling.
 //!
-//! `quotas` bounds the memory and objects of a guest, `hangs` the time of its submissions, `starting` the time in which the GPU's driver has to start, `confinement` is the sandbox of the processes, and
+//! `quotas` bounds the memory and objects of a guest, `hangs` the time of its submissions, `confinement` is the sandbox of the processes, and
 //! `values` has the spelling of values. Defaults that depend on the VM's GPUs are in the crate `config`.
 
 mod confinement;
 mod hangs;
 mod quotas;
-mod starting;
 #[cfg(test)]
 mod tests;
 mod values;
@@ -21,7 +20,6 @@ use log::LevelFilter;
 use outside::Access;
 pub use quotas::Quotas;
 use serde::{Deserialize, Serialize};
-pub use starting::Starting;
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
@@ -89,9 +87,11 @@ pub struct VmOptions {
     /// The bounds on the time of submissions.
     #[command(flatten)]
     pub hangs: Hangs,
-    /// The bound on the time of the GPU's driver.
-    #[command(flatten)]
-    pub starting: Starting,
+    /// Longest time the GPU's driver may take to start
+    ///
+    /// A host that is slow or busy may need more. The daemon does not start without an answer of the driver. A new worker of a program that waits for it, as after a swap-out, has as long and a minute more
+    #[arg(long, help_heading = "Time limits", value_name = "TIME", default_value = "2min", value_parser = time)]
+    pub driver_timeout: Duration,
     /// Longest time the frontend may take to answer a map or unmap request
     ///
     /// After that its session is ended. The time does not run while the guest is paused

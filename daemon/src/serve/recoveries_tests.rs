@@ -2,7 +2,7 @@
 
 use super::broker::Broker;
 use super::checkpoints::{CHECKPOINT_BYTES, CRASHES_MAX};
-use super::handover::{Asker, Purpose, Stage};
+use super::handover::{Asker, Purpose, START_PATIENCE, Stage};
 use super::restarts_tests::{
     CONTEXT, NEW, OLD, Rig, blob, heard, rig_with, signalled, submitted, taken_over,
 };
@@ -443,7 +443,7 @@ fn a_successor_that_cannot_go_on_costs_the_context_and_nothing_stays_counted() {
             )
         },
         &|rig| rig.say(NEW, &taken_over()),
-        &|rig| rig.turn_at(Instant::now() + 2 * rig.server.world.handovers.start_patience),
+        &|rig| rig.turn_at(Instant::now() + 2 * START_PATIENCE),
     ];
     for ends in ends {
         let mut rig = rig();

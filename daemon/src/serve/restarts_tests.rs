@@ -2,7 +2,7 @@
 
 use super::broker::Broker;
 use super::fuzzing::options;
-use super::handover::{AGAIN_AFTER, Asker, PREPARE_PATIENCE, SHORT_PART, Stage};
+use super::handover::{AGAIN_AFTER, Asker, PREPARE_PATIENCE, SHORT_PART, START_PATIENCE, Stage};
 use super::run::{Options, Server};
 use crate::device::fuzzing::LIMITS;
 use crate::ipc::{
@@ -544,7 +544,7 @@ fn a_successor_that_says_what_it_must_not_costs_the_context_nothing() {
 fn one_that_does_not_come_to_life_is_ended() {
     let mut rig = rig();
     rig.server.restart(CONTEXT, None, Asker::Test);
-    rig.turn_at(Instant::now() + rig.server.world.handovers.start_patience + Duration::from_secs(1));
+    rig.turn_at(Instant::now() + START_PATIENCE + Duration::from_secs(1));
     rig.turn();
     assert_eq!((rig.counts(), &rig.killed[..], rig.is_running()), ((0, 1), &[NEW][..], true));
     assert!(rig.hear(OLD).is_empty());

@@ -226,7 +226,7 @@ impl Server {
                 closer: Closer::default(),
                 rings: Rings::new(options.context_limits.rings),
                 hangs: Hangs::new(options.hangs, Instant::now()),
-                handovers: HandOvers::new(&options.hangs, options.vm.starting.driver_timeout),
+                handovers: HandOvers::new(&options.hangs, options.vm.driver_timeout),
                 host_memory: options.host_memory,
                 backlog: Backlog::default(),
                 restless: restless(&options.vm),

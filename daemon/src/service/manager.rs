@@ -106,7 +106,7 @@ impl Manager {
         }
     }
 
-    /// Tells the manager of a start that takes long. The manager waits for half a minute more than until now, or as long as it would have waited.
+    /// Tells the manager of a start that takes long. The manager waits for at least half a minute from now on; a longer time that it has set itself stays.
     pub fn starts_late(&mut self) {
         self.tell(&[NotifyState::ExtendTimeoutUsec(START_TIMEOUT_US)], SendFlags::DONTWAIT);
     }

@@ -113,7 +113,7 @@ impl Broker {
         vm.awaits_successor = false;
         match watched {
             Ok(process) => {
-                let driver = vm.settings.options.starting.driver_timeout;
+                let driver = vm.settings.options.driver_timeout;
                 let driver = Nanos::try_from(driver.as_nanos()).unwrap_or(Nanos::MAX);
                 let until = now.saturating_add(driver).saturating_add(PATIENCE);
                 log::info!(vm = vm.name(), pid = process.pid(); "a device process of the new program starts");

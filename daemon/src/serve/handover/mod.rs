@@ -25,6 +25,8 @@ use std::time::{Duration, Instant};
 
 /// Contexts of a VM that may be handed over at a time: each has two workers, and two drivers.
 pub(super) const HAND_OVERS_MAX: usize = 4;
+/// Time in which the process of a successor has to start; it starts no driver in that time.
+pub(super) const START_PATIENCE: Duration = Duration::from_secs(30);
 /// Time in which a successor builds the parts that it can while the context goes on.
 pub(super) const PREPARE_PATIENCE: Duration = Duration::from_secs(300);
 /// If a part of the prelude takes less than this time, so little has changed meanwhile that the worker may rest.
@@ -33,7 +35,7 @@ pub(super) const SHORT_PART: Duration = Duration::from_millis(20);
 pub(super) const PARTS_MAX: u32 = 5;
 /// Time in which a worker that is to come to rest has to answer, beyond the time for which a submission may run.
 pub(super) const REST_PATIENCE: Duration = Duration::from_secs(10);
-/// Time in which everything is written, read and built up again.
+/// Time in which everything is written, read and built up again, beside the time for the start of a driver.
 pub(super) const MOVE_PATIENCE: Duration = Duration::from_secs(60);
 /// Time after which a worker that stays for now is asked again.
 pub(super) const AGAIN_AFTER: Duration = Duration::from_millis(50);
@@ -139,6 +141,19 @@ pub(super) struct HandOver {
     rests_since: Option<Instant>,
 }
 
+impl HandOver {
+    /// Returns whether the successor has the driver start while the program waits. At a restart the driver starts before that, for the prelude.
+    fn starts_driver(&self) -> bool {
+        matches!(self.purpose, Purpose::SwapIn | Purpose::Recover | Purpose::Load)
+    }
+
+    /// Returns the time in which everything is to be written, read and built up again.
+    fn move_patience(&self, driver_timeout: Duration) -> Duration {
+        let driver = if self.starts_driver() { driver_timeout } else { Duration::ZERO };
+        MOVE_PATIENCE.saturating_add(driver)
+    }
+}
+
 /// The time that a hand-over took.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Took {
@@ -152,8 +167,8 @@ pub(super) struct Took {
 #[derive(Debug)]
 pub(super) struct HandOvers {
     under_way: FxHashMap<ContextId, HandOver>,
-    /// Time in which a successor has to start.
-    pub(super) start_patience: Duration,
+    /// Time in which a driver has to start, where no prelude has had it started while the context went on.
+    driver_timeout: Duration,
     /// Time in which a worker answers.
     rest_patience: Duration,
     /// The time for which a worker that stays for now is asked again.
@@ -164,11 +179,11 @@ pub(super) struct HandOvers {
 }
 
 impl HandOvers {
-    /// Begins without hand-overs; `limits` say how long a submission may run, and a driver has the time `start_patience` to start.
-    pub(super) fn new(limits: &HangLimits, start_patience: Duration) -> Self {
+    /// Begins without hand-overs; `limits` say how long a submission may run, `driver_timeout` how long a driver may take to start.
+    pub(super) fn new(limits: &HangLimits, driver_timeout: Duration) -> Self {
         let rest_patience = limits.max_submit_time.saturating_add(REST_PATIENCE);
         let under_way = FxHashMap::default();
-        Self { under_way, start_patience, rest_patience, asked_for: ASKED_FOR, done: 0, failed: 0 }
+        Self { under_way, driver_timeout, rest_patience, asked_for: ASKED_FOR, done: 0, failed: 0 }
     }
 
     /// Returns whether one more may begin.
@@ -199,7 +214,7 @@ impl HandOvers {
         moves: GpuMoves,
         now: Instant,
     ) {
-        let (stage, until) = (Stage::Starts, now + self.start_patience);
+        let (stage, until) = (Stage::Starts, now + START_PATIENCE);
         let (first, rests_since) = Default::default();
         let is_at_home = false;
         let hand_over =
@@ -223,10 +238,11 @@ impl HandOvers {
 
     /// The successor has been told to take over the checkpoint of its dead predecessor, or a loaded context. Returns whether that step was due.
     pub(super) fn recovers(&mut self, ctx_id: ContextId, now: Instant) -> bool {
+        let driver_timeout = self.driver_timeout;
         let hand_over = self.under_way.get_mut(&ctx_id).filter(|it| it.stage == Stage::Starts);
         let Some(hand_over) = hand_over else { return false };
         let stage = Stage::Moves { handed_over: true, taken_over: false };
-        (hand_over.stage, hand_over.until) = (stage, now + MOVE_PATIENCE);
+        (hand_over.stage, hand_over.until) = (stage, now + hand_over.move_patience(driver_timeout));
         true
     }
 
@@ -309,10 +325,11 @@ impl HandOvers {
 
     /// The worker writes, and the successor has been told to read.
     pub(super) fn moves(&mut self, ctx_id: ContextId, now: Instant) {
+        let driver_timeout = self.driver_timeout;
         let Some(hand_over) = self.under_way.get_mut(&ctx_id) else { return };
         if hand_over.stage == Stage::Rests {
             let stage = Stage::Moves { handed_over: false, taken_over: false };
-            (hand_over.stage, hand_over.until) = (stage, now + MOVE_PATIENCE);
+            (hand_over.stage, hand_over.until) = (stage, now + hand_over.move_patience(driver_timeout));
         }
     }
 
@@ -363,10 +380,9 @@ impl HandOvers {
     pub(super) fn due(&self, now: Instant) -> Vec<(ContextId, Due)> {
         let over = self.under_way.iter().filter(|(_, hand_over)| hand_over.until <= now);
         let due = |hand_over: &HandOver| match hand_over.stage {
-            Stage::Starts => Due::CallOff(format!(
-                "limit driver-timeout ({}) reached: the successor has not started; raise --driver-timeout if the host is slow or busy",
-                Span(self.start_patience)
-            )),
+            Stage::Starts => {
+                Due::CallOff(format!("the successor has not started within {}", Span(START_PATIENCE)))
+            }
             Stage::Prepares { .. } => Due::CallOff(format!(
                 "the successor has not created devices and pipelines within {}",
                 Span(PREPARE_PATIENCE)
@@ -376,13 +392,20 @@ impl HandOvers {
                 "its submissions have not completed within {}, or its worker does not come to rest",
                 Span(self.rest_patience)
             )),
-            Stage::Moves { handed_over: false, .. } => {
-                Due::CallOff(format!("its worker has not written everything within {}", Span(MOVE_PATIENCE)))
+            Stage::Moves { handed_over, .. } => {
+                let patience = hand_over.move_patience(self.driver_timeout);
+                let what = match handed_over {
+                    false => "its worker has not written everything",
+                    true => "the successor has not built everything up",
+                };
+                let remedy = match hand_over.starts_driver() {
+                    true => {
+                        ", of which driver-timeout is a part: raise that option if this host is slow or busy"
+                    }
+                    false => "",
+                };
+                Due::CallOff(format!("{what} within {}{remedy}", Span(patience)))
             }
-            Stage::Moves { .. } => Due::CallOff(format!(
-                "the successor has not built everything up within {}",
-                Span(MOVE_PATIENCE)
-            )),
         };
         over.map(|(ctx_id, hand_over)| (*ctx_id, due(hand_over))).collect()
     }
@@ -404,7 +427,7 @@ mod tests {
     fn begun(now: Instant) -> HandOvers {
         let mut all = HandOvers::new(
             &HangLimits { max_submit_time: 30 * SECOND, ..HangLimits::default() },
-            40 * SECOND,
+            100 * SECOND,
         );
         all.admit(CONTEXT, Purpose::Restart).unwrap();
         all.begins(CONTEXT, (Asker::Operator, Purpose::Restart), GpuMoves::default(), now);
@@ -518,7 +541,7 @@ mod tests {
             let due = all.due(now + patience);
             assert!(matches!(&due[..], [(CONTEXT, Due::CallOff(why))] if why.contains(what)), "{due:?}");
         };
-        late(&all, 40 * SECOND, "limit driver-timeout (40 s) reached: the successor has not started");
+        late(&all, START_PATIENCE, "not started");
         assert!(all.prepares(CONTEXT, now) && !all.prepares(CONTEXT, now), "once");
         late(&all, PREPARE_PATIENCE, "devices and pipelines");
         all.rests(CONTEXT, now);
@@ -527,6 +550,28 @@ mod tests {
         late(&all, MOVE_PATIENCE, "not written");
         all.handed_over(CONTEXT);
         late(&all, MOVE_PATIENCE, "not built");
+    }
+
+    #[test]
+    fn a_program_that_waits_for_a_driver_to_start_waits_as_long_as_the_driver_may_take() {
+        let now = Instant::now();
+        for purpose in [Purpose::SwapIn, Purpose::Recover, Purpose::Load] {
+            let mut all = begun(now);
+            all.fails(CONTEXT);
+            all.begins(CONTEXT, (Asker::Itself, purpose), GpuMoves::default(), now);
+            match purpose {
+                Purpose::SwapIn => {
+                    all.rests(CONTEXT, now);
+                    all.moves(CONTEXT, now);
+                }
+                _ => assert!(all.recovers(CONTEXT, now)),
+            }
+            let patience = MOVE_PATIENCE + 100 * SECOND;
+            assert_eq!(all.due(now + patience - Duration::from_millis(1)), []);
+            let due = all.due(now + patience);
+            let is_told = |why: &str| why.contains("of which driver-timeout is a part");
+            assert!(matches!(&due[..], [(CONTEXT, Due::CallOff(why))] if is_told(why)), "{due:?}");
+        }
     }
 
     #[test]

@@ -14,6 +14,8 @@ use std::time::{Duration, Instant};
 
 /// The time after which people who wait for the driver are told so again.
 const LATE_EVERY: Duration = Duration::from_secs(10);
+/// The time that the probe has to end when it has reported the GPUs.
+const END_PATIENCE: Duration = Duration::from_secs(30);
 /// The number of the probe among the launcher's children; workers are counted from 0.
 const PROBE: u32 = u32::MAX;
 
@@ -115,15 +117,11 @@ impl Late {
 impl fmt::Display for Late {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let (waited, limit) = (Span(self.waited), Span(self.limit));
-        write!(
-            f,
-            "the GPU's driver has not listed its GPUs for {waited}; it may take {limit} (driver-timeout)"
-        )
+        write!(f, "waiting for the GPU's driver for {waited} so far; the limit is {limit} (driver-timeout)")
     }
 }
 
-/// Asks the driver for its GPUs in a child process, which has the time `limit` to report them, and then to end. Each 10 s without an answer are told
-/// to `told`.
+/// Asks the driver for its GPUs in a child process, which has the time `limit` to report them. Calls `told` every 10 s until the answer comes.
 ///
 /// # Errors
 ///
@@ -146,7 +144,7 @@ pub fn probe(
         return Err(NoGpu::Late(limit));
     }
     let report = channel.receive::<ProbeReport>().map_err(|e| failed(&e));
-    let ended = launcher.ended_within(limit).map_err(|e| failed(&e))?;
+    let ended = launcher.ended_within(END_PATIENCE).map_err(|e| failed(&e))?;
     output.hear(&mut printing);
     match report {
         Ok((Ok(gpus), _)) => Ok(gpus),
@@ -171,12 +169,12 @@ fn answers(
     let mut prints = true;
     loop {
         let waited = begin.elapsed();
+        if waited >= next {
+            told(Late { waited: Duration::from_secs(waited.as_secs()), limit });
+            next = waited + LATE_EVERY;
+        }
         if waited >= limit {
             return false;
-        }
-        if waited >= next {
-            told(Late { waited: next, limit });
-            next += LATE_EVERY;
         }
         let left = Timespec::try_from(next.min(limit).saturating_sub(waited)).unwrap_or_default();
         let mut ready = [PollFd::new(channel, PollFlags::IN), PollFd::new(&*output, PollFlags::IN)];

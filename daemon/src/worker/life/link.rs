@@ -41,8 +41,9 @@ impl From<LinkError> for Cause {
     }
 }
 
-/// The time that all messages together may take.
-pub(super) const PATIENCE: Duration = patience(60);
+/// The time that all messages together may take, at last: more than the longest `--driver-timeout`. The device process knows that option and calls a
+/// hand-over off much earlier; it then ends one of the two workers, whose end of the socket closes.
+pub(super) const PATIENCE: Duration = patience(75 * 60);
 
 /// Time between two looks whether the context has ended.
 const SLICE: Duration = Duration::from_millis(100);
