@@ -43,6 +43,9 @@ pub struct Options {
     pub memory_devices: u32,
 }
 
+/// The time after which a machine counts as hung: some boot several times, and each boot takes minutes in emulation beside other work.
+const MACHINE_LIMIT: Duration = Duration::from_secs(3600);
+
 impl Default for Options {
     fn default() -> Self {
         Self {
@@ -50,7 +53,7 @@ impl Default for Options {
             // Processors that wait for each other by spinning are slow in emulation if the host has few processors.
             processors: 1,
             gpus: Vec::new(),
-            limit: LIMIT,
+            limit: MACHINE_LIMIT,
             may_reboot: false,
             echo: false,
             kvm: false,

@@ -1,7 +1,5 @@
 //! Limits of a VM's processes, on a kernel with all control groups: here the guest is the host, and the tests of `cgroups` run in it.
 
-use std::time::Duration;
-
 use anyhow::{Context, Result, ensure};
 use tests::daemon_process::{daemon_executable, integration_test};
 use tests::packages::Suite;
@@ -25,7 +23,7 @@ fn what_one_vm_takes_is_taken_from_no_other() -> Result<()> {
         script = script.with_file(name, std::fs::read(&file).with_context(|| file.display().to_string())?);
     }
     script = script.with_software_driver(&guest)?;
-    let options = Options { memory_mib: 3072, limit: Duration::from_secs(3600), ..Options::default() };
+    let options = Options { memory_mib: 3072, ..Options::default() };
     let Outcome { status, output, console } = Vm::run(&guest, &script, &options)?;
     ensure!(status == 0, "status {status}\n{output}\n{console}");
     println!("{output}");
