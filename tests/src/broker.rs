@@ -216,8 +216,10 @@ fn write_config(folder: &Path, top: &str, defaults: &str, vms: &[(&str, &str)]) 
     let path = |name: &str| folder.join(name).display().to_string();
     let mut file = format!("control-socket = \"{}\"\n{top}\n", path("control"));
     // A busy machine's software driver is slow, and so is the frontend of a test; tests about hangs set shorter limits in a VM's keys.
-    file += "[defaults]\nmax-submit-time = \"60min\"\nmax-submit-time-contended = \"60min\"\n";
-    file += "frontend-timeout = \"60min\"\ndriver-timeout = \"60min\"\n";
+    file += "[defaults]\n";
+    for key in ["max-submit-time", "max-submit-time-contended", "frontend-timeout", "driver-timeout"] {
+        file += &format!("{key} = \"60min\"\n");
+    }
     file += &format!("{defaults}\n");
     for (name, keys) in vms {
         file += &format!("[vm.{name}]\n{keys}\n");

@@ -56,7 +56,7 @@ mod worker;
 pub use ids::{ContextKey, TenantId};
 pub use scheduler::{Scheduler, Standing};
 pub use share::{Class, Share};
-pub use time::Nanos;
+pub use time::{Nanos, nanos};
 pub use tuning::Tuning;
 pub use usage::Usage;
 pub use worker::{Order, Seen, Span};

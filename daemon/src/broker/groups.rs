@@ -5,7 +5,7 @@ use super::settings::{Settings, VmSettings};
 use super::vm::Vm;
 use crate::options::VmGroup;
 use crate::sandbox::{Delegated, GroupLimits, set_weight};
-use sched::Nanos;
+use sched::{Nanos, nanos};
 use serde::{Deserialize, Serialize};
 use std::io;
 use std::time::Duration;
@@ -100,7 +100,7 @@ impl Groups {
         let Some(delegated) = &self.delegated else { return };
         self.left.retain(|name| !delegated.remove(name));
         let pause = (!self.left.is_empty()).then(|| self.pauses.pause_after(Duration::ZERO));
-        self.sweep_at = pause.map(|pause| now.saturating_add(pause.as_nanos() as Nanos));
+        self.sweep_at = pause.map(|pause| now.saturating_add(nanos(pause)));
     }
 
     /// Removes the groups of VMs whose processes have ended, and of those that are gone.

@@ -32,12 +32,9 @@ impl Server {
         change: Option<GpuChange>,
         wanted: (Asker, Purpose),
     ) -> bool {
-        let begun = match wanted.1 {
-            Purpose::Restart | Purpose::SwapOut => self.may_hand_over(ctx_id, wanted.1),
-            // The program cannot go on otherwise.
-            Purpose::SwapIn | Purpose::Recover | Purpose::Load => {
-                self.world.handovers.admit(ctx_id, wanted.1).map_err(Failure::for_now)
-            }
+        let begun = match wanted.1.holds_the_program_up() {
+            false => self.may_hand_over(ctx_id, wanted.1),
+            true => self.world.handovers.admit(ctx_id, wanted.1).map_err(Failure::for_now),
         };
         let begun = begun.and_then(|()| self.begin_hand_over(ctx_id, change, wanted));
         let Err(failure) = begun else { return true };

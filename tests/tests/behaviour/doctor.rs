@@ -8,6 +8,7 @@ use anyhow::{Context, Result, ensure};
 use serde_json::Value;
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
+use std::io;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::os::unix::net::UnixListener;
 use std::path::{Path, PathBuf};
@@ -611,7 +612,7 @@ fn a_manifest_that_is_a_pipe_holds_up_neither_the_doctor_nor_its_launcher() -> R
         let mut command = HostVulkan::lavapipe()?.command(&daemon_executable()?)?;
         command.env("VK_DRIVER_FILES", drivers).args(["doctor", "--control-socket", "/nowhere"]);
         command.args(["--driver-timeout", patience]);
-        Ok(command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null()).spawn()?)
+        Ok(command.stdin(Stdio::null()).stdout(Stdio::piped()).stderr(Stdio::null()).spawn()?)
     };
     let marker = folder.path().display().to_string();
     let nothing_is_left =
@@ -624,6 +625,9 @@ fn a_manifest_that_is_a_pipe_holds_up_neither_the_doctor_nor_its_launcher() -> R
     }
     ensure!(nothing_is_left(), "{:?} are left", with_in_environment(&marker)?);
     assert_eq!(status.context("the doctor waits for the pipe")?.code(), Some(1));
+    let said = io::read_to_string(first.stdout.take().context("no output")?)?;
+    // It opens no file that it would have to wait for.
+    ensure!(said.contains("fault   vulkan-drivers"), "{said}");
     // The loader opens all manifests of a folder and waits; then the doctor is killed.
     let mut second = doctor(folder.path(), "60min")?;
     let asks = eventually(PATIENCE, || {

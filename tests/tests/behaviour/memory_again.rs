@@ -47,7 +47,7 @@ fn found(device: &mut Device) -> Result<u32> {
     first_word(&blob)
 }
 
-/// The time for which a worker surely keeps freed memory: when it has been idle for a second, it writes a checkpoint and frees the memory before.
+/// A worker keeps freed memory for at least this time: a worker that has been idle for a second frees it, because it writes a checkpoint.
 const KEPT: Duration = Duration::from_secs(1);
 
 /// Checks that a program gets the memory that `give_back` frees again, with `left` in it. If the worker may have freed the memory meanwhile, because

@@ -31,7 +31,7 @@ use log::Level;
 use outside::{Span, visible};
 use protocol::ids::ContextId;
 use readiness::{Events, unwatch, watch, watch_for};
-use sched::{ContextKey, Nanos};
+use sched::{ContextKey, Nanos, nanos};
 use shm::{Listener, SchedulerSide};
 use std::io;
 use std::os::fd::OwnedFd;
@@ -175,7 +175,7 @@ impl Broker {
         let vm = &mut self.vms[index];
         let pause = vm.backoff.pause_after(life);
         vm.past.restarts += 1;
-        vm.start_at = Some(now.saturating_add(u64::try_from(pause.as_nanos()).unwrap_or(u64::MAX)));
+        vm.start_at = Some(now.saturating_add(nanos(pause)));
         log::info!(vm = vm.name(); "the device process is started again after {}", Span(pause));
     }
 

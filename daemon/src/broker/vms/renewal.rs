@@ -11,7 +11,7 @@ use super::super::vm::{Offer, RENEW_FIRST, Successor, Vm};
 use crate::ipc::{Channel, FromBroker, ToBroker};
 use crate::sandbox::START_AGAIN;
 use readiness::{Events, unwatch, watch};
-use sched::Nanos;
+use sched::{Nanos, nanos};
 use std::io;
 use std::os::fd::AsFd;
 
@@ -113,8 +113,7 @@ impl Broker {
         vm.awaits_successor = false;
         match watched {
             Ok(process) => {
-                let driver = vm.settings.options.driver_timeout;
-                let driver = Nanos::try_from(driver.as_nanos()).unwrap_or(Nanos::MAX);
+                let driver = nanos(vm.settings.options.driver_timeout);
                 let until = now.saturating_add(driver).saturating_add(PATIENCE);
                 log::info!(vm = vm.name(), pid = process.pid(); "a device process of the new program starts");
                 vm.successor = Some(Successor { process, offer: None, serves: false, until });

@@ -3,7 +3,7 @@
 use super::super::ledger::Order;
 use super::super::run::Broker;
 use crate::ipc::{FromBroker, RoomOrder, RoomState};
-use sched::Nanos;
+use sched::{Nanos, nanos};
 
 impl Broker {
     /// Tells a device process that is ready how much it may hold by the ledger, if the file bounds the memory of all VMs. A successor, which goes on
@@ -52,8 +52,7 @@ impl Broker {
 
     /// Tells VMs how much they may hold now.
     pub(in crate::broker) fn room_due(&mut self, now: Nanos) {
-        let patience = u64::try_from(self.settings.room.memory_wait.as_nanos()).unwrap_or(Nanos::MAX);
-        for (index, order) in self.ledger.decide(patience, now) {
+        for (index, order) in self.ledger.decide(nanos(self.settings.room.memory_wait), now) {
             if self.vms.get(index).is_some() {
                 self.order(index, order);
             }

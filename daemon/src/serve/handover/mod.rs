@@ -70,6 +70,14 @@ pub(super) enum Purpose {
     Load,
 }
 
+impl Purpose {
+    /// Returns whether the program already waits when its successor starts, so that the driver starts during that wait. At a restart the driver starts
+    /// earlier, for the prelude.
+    pub(super) fn holds_the_program_up(self) -> bool {
+        matches!(self, Self::SwapIn | Self::Recover | Self::Load)
+    }
+}
+
 /// The stage of a hand-over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stage {
@@ -139,19 +147,8 @@ pub(super) struct HandOver {
     /// The time at which the worker was told to hand over first, and last.
     first: Option<Instant>,
     rests_since: Option<Instant>,
-}
-
-impl HandOver {
-    /// Returns whether the successor has the driver start while the program waits. At a restart the driver starts before that, for the prelude.
-    fn starts_driver(&self) -> bool {
-        matches!(self.purpose, Purpose::SwapIn | Purpose::Recover | Purpose::Load)
-    }
-
-    /// Returns the time in which everything is to be written, read and built up again.
-    fn move_patience(&self, driver_timeout: Duration) -> Duration {
-        let driver = if self.starts_driver() { driver_timeout } else { Duration::ZERO };
-        MOVE_PATIENCE.saturating_add(driver)
-    }
+    /// Time in which everything is to be written, read and built up again.
+    move_patience: Duration,
 }
 
 /// The time that a hand-over took.
@@ -196,9 +193,7 @@ impl HandOvers {
             return Err("it is being restarted already".into());
         }
         // Programs that want to go on are not kept waiting, and their contexts have one driver each.
-        if !matches!(purpose, Purpose::SwapIn | Purpose::Recover | Purpose::Load)
-            && self.under_way.len() >= HAND_OVERS_MAX
-        {
+        if !purpose.holds_the_program_up() && self.under_way.len() >= HAND_OVERS_MAX {
             return Err(format!(
                 "limit hand_overs ({HAND_OVERS_MAX}) reached: restart it when others of the VM are done"
             ));
@@ -216,9 +211,19 @@ impl HandOvers {
     ) {
         let (stage, until) = (Stage::Starts, now + START_PATIENCE);
         let (first, rests_since) = Default::default();
-        let is_at_home = false;
-        let hand_over =
-            HandOver { asker, purpose, moves, stage, is_at_home, asked: now, until, first, rests_since };
+        let driver = if purpose.holds_the_program_up() { self.driver_timeout } else { Duration::ZERO };
+        let hand_over = HandOver {
+            asker,
+            purpose,
+            moves,
+            stage,
+            is_at_home: false,
+            asked: now,
+            until,
+            first,
+            rests_since,
+            move_patience: MOVE_PATIENCE.saturating_add(driver),
+        };
         self.under_way.insert(ctx_id, hand_over);
     }
 
@@ -238,11 +243,10 @@ impl HandOvers {
 
     /// The successor has been told to take over the checkpoint of its dead predecessor, or a loaded context. Returns whether that step was due.
     pub(super) fn recovers(&mut self, ctx_id: ContextId, now: Instant) -> bool {
-        let driver_timeout = self.driver_timeout;
         let hand_over = self.under_way.get_mut(&ctx_id).filter(|it| it.stage == Stage::Starts);
         let Some(hand_over) = hand_over else { return false };
         let stage = Stage::Moves { handed_over: true, taken_over: false };
-        (hand_over.stage, hand_over.until) = (stage, now + hand_over.move_patience(driver_timeout));
+        (hand_over.stage, hand_over.until) = (stage, now + hand_over.move_patience);
         true
     }
 
@@ -325,11 +329,10 @@ impl HandOvers {
 
     /// The worker writes, and the successor has been told to read.
     pub(super) fn moves(&mut self, ctx_id: ContextId, now: Instant) {
-        let driver_timeout = self.driver_timeout;
         let Some(hand_over) = self.under_way.get_mut(&ctx_id) else { return };
         if hand_over.stage == Stage::Rests {
             let stage = Stage::Moves { handed_over: false, taken_over: false };
-            (hand_over.stage, hand_over.until) = (stage, now + hand_over.move_patience(driver_timeout));
+            (hand_over.stage, hand_over.until) = (stage, now + hand_over.move_patience);
         }
     }
 
@@ -393,18 +396,17 @@ impl HandOvers {
                 Span(self.rest_patience)
             )),
             Stage::Moves { handed_over, .. } => {
-                let patience = hand_over.move_patience(self.driver_timeout);
                 let what = match handed_over {
                     false => "its worker has not written everything",
                     true => "the successor has not built everything up",
                 };
-                let remedy = match hand_over.starts_driver() {
+                let remedy = match hand_over.purpose.holds_the_program_up() {
                     true => {
-                        ", of which driver-timeout is a part: raise that option if this host is slow or busy"
+                        ", the start of the GPU's driver included: raise --driver-timeout if this host is slow or busy"
                     }
                     false => "",
                 };
-                Due::CallOff(format!("{what} within {}{remedy}", Span(patience)))
+                Due::CallOff(format!("{what} within {}{remedy}", Span(hand_over.move_patience)))
             }
         };
         over.map(|(ctx_id, hand_over)| (*ctx_id, due(hand_over))).collect()
@@ -569,7 +571,7 @@ mod tests {
             let patience = MOVE_PATIENCE + 100 * SECOND;
             assert_eq!(all.due(now + patience - Duration::from_millis(1)), []);
             let due = all.due(now + patience);
-            let is_told = |why: &str| why.contains("of which driver-timeout is a part");
+            let is_told = |why: &str| why.contains("raise --driver-timeout");
             assert!(matches!(&due[..], [(CONTEXT, Due::CallOff(why))] if is_told(why)), "{due:?}");
         }
     }

@@ -255,9 +255,11 @@ impl fmt::Display for Of<'_> {
                  gpu-memory, or promise VMs less (device-memory)",
                 Span(time)
             ),
-            ContextEvent::MemoryRefused(limit) => {
-                write!(f, "limit {limit} reached: an allocation of context {ctx_id} fails")
-            }
+            ContextEvent::MemoryRefused(limit) => write!(
+                f,
+                "limit {limit} reached: an allocation of context {ctx_id} fails; each program gets at most seven eighths of the VM's memory: raise \
+                 {limit} if the program needs more"
+            ),
             ContextEvent::LimitReached(limit) => {
                 write!(f, "limit {} reached: a request of context {ctx_id} fails", Quoted(limit))
             }

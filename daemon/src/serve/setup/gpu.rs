@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// The time after which people who wait for the driver are told so again.
+/// Time between two reports of the wait for the driver.
 const LATE_EVERY: Duration = Duration::from_secs(10);
 /// The time that the probe has to end when it has reported the GPUs.
 const END_PATIENCE: Duration = Duration::from_secs(30);
