@@ -19,6 +19,7 @@ const VULKANINFO: &str = "vulkaninfo --summary 2>&1 | grep deviceName";
 
 /// Programs end before the reset, as in an orderly restart: QEMU 11.1 does not survive a reset while they hold mappings (`tests/README.md`).
 #[test]
+#[ignore = "boots a machine three times, which takes minutes"]
 fn a_guest_that_restarts_finds_a_working_gpu() -> Result<()> {
     let (guest, daemon) = start()?;
     // The first boot restarts by itself, the second is reset, the third is told to end.
@@ -218,6 +219,7 @@ fn maps_a_thousand(arguments: &[&str], memory_devices: u32) -> Result<()> {
 }
 
 #[test]
+#[ignore = "boots two machines for minutes"]
 fn a_killed_machine_leaves_nothing_and_the_next_one_works() -> Result<()> {
     let (guest, daemon) = start()?;
     let options = Options { gpus: vec![daemon.socket()], ..Options::default() };
