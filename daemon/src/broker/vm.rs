@@ -177,8 +177,6 @@ pub(super) struct Past {
 const TELL: Nanos = 3_000_000_000;
 /// The time after which a new stage is told to the operator, in nanoseconds.
 const TELL_SOON: Nanos = 100_000_000;
-/// Time that a device process has to answer to a restart, in nanoseconds.
-const RESTART_PATIENCE: Nanos = 600_000_000_000;
 /// Time that a device process has to end a context, in nanoseconds.
 const KILL_PATIENCE: Nanos = 20_000_000_000;
 /// Pause before the next try after a passing obstacle, in nanoseconds. It doubles up to `RENEW_LONGEST`.
@@ -229,10 +227,15 @@ pub(super) struct Draining {
 }
 
 impl Restarting {
-    /// Returns a restart or a move that is asked for now.
-    pub(super) fn new(peer: Peer, what: Restart, (index, ctx_id): (usize, ContextId), now: Nanos) -> Self {
+    /// Returns a restart or a move that is asked for now, and that the device process answers by `until`.
+    pub(super) fn new(
+        peer: Peer,
+        what: Restart,
+        (index, ctx_id): (usize, ContextId),
+        now: Nanos,
+        until: Nanos,
+    ) -> Self {
         let stage = RestartStage::Starts;
-        let until = now.saturating_add(RESTART_PATIENCE);
         Self { peer, what, index, ctx_id, stage, told: stage, told_at: now, until }
     }
 

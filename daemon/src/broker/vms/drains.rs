@@ -158,7 +158,8 @@ impl Broker {
             let change = self.change_away((index, ctx_id), gpu, &[]);
             match change.and_then(|change| change.map(admitted).transpose()) {
                 Ok(Some(change)) => {
-                    self.restarts.push(Restarting::new(peer, Restart::Drain, (index, ctx_id), now));
+                    let until = self.restart_until(index, now);
+                    self.restarts.push(Restarting::new(peer, Restart::Drain, (index, ctx_id), now, until));
                     return self.tell(index, FromBroker::Restart { ctx_id, change: Some(change) });
                 }
                 // The context has left the GPU since, or has ended.

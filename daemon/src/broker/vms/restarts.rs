@@ -10,8 +10,10 @@ use super::super::vm::{Restart, Restarting};
 use crate::ipc::{FromBroker, GpuChange, RestartStage, RestartTook};
 use outside::visible;
 use protocol::ids::ContextId;
-use sched::Nanos;
+use sched::{Nanos, nanos};
 
+/// Time that a device process has to answer to a restart, in nanoseconds, beside the time for which the VM's submissions may run and its drivers may start.
+const PATIENCE: Nanos = 600_000_000_000;
 /// Bytes of a reason that a device process gives.
 const REASON_BYTES: usize = 512;
 
@@ -41,7 +43,7 @@ impl Broker {
         change: Option<GpuChange>,
         now: Nanos,
     ) {
-        let restart = Restarting::new(peer, what, (index, ctx_id), now);
+        let restart = Restarting::new(peer, what, (index, ctx_id), now, self.restart_until(index, now));
         self.tell_restart(peer, &Answer::Restarting { stage: restart.stage.to_string() }, false, now);
         self.restarts.push(restart);
         let wanted = match what {
@@ -49,6 +51,15 @@ impl Broker {
             Restart::Again | Restart::Move | Restart::Drain => FromBroker::Restart { ctx_id, change },
         };
         self.tell(index, wanted);
+    }
+
+    /// Returns the time by which a device process has answered to a restart that is asked for now: each of its own limits for a stage is over then.
+    pub(super) fn restart_until(&self, index: usize, now: Nanos) -> Nanos {
+        let vm = &self.vms[index];
+        let software = vm.gpus.iter().all(|on| self.gpus[on.gpu].is_software());
+        let options = &vm.settings.options;
+        let times = [options.hangs.limits(software).max_submit_time, options.driver_timeout];
+        times.into_iter().map(nanos).fold(now.saturating_add(PATIENCE), Nanos::saturating_add)
     }
 
     /// Takes in the progress that a device process reports.

@@ -133,9 +133,17 @@ fn whoever_waits_for_a_context_that_ends_or_a_device_process_that_does_is_told()
 #[test]
 fn a_device_process_that_does_not_answer_is_not_waited_for_for_ever() {
     let mut world = world_with_context();
+    let options = &mut world.broker.vms[0].settings.options;
+    options.hangs.max_submit_time = Some(Duration::from_secs(3600));
+    options.driver_timeout = Duration::from_secs(60);
     let mut operator = world.restart(CONTEXT.0);
     operator.hears();
-    world.broker.restarts_due(world.now + 600_000_000_000);
+    // The device process itself calls a restart off before that: its worker may wait for a submission that runs for an hour.
+    let patience = (600 + 3600 + 60) * 1_000_000_000;
+    world.broker.restarts_due(world.now + patience - 1);
+    assert!(matches!(operator.hears(), Some(Answer::Restarting { .. })));
+    assert_eq!(world.broker.next_restart(), Some(world.now + patience));
+    world.broker.restarts_due(world.now + patience);
     assert!(operator.hears_error().contains("does not answer"));
     assert_eq!(world.broker.next_restart(), None);
 }
