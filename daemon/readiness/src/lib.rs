@@ -5,6 +5,9 @@
 
 #![forbid(unsafe_code)]
 
+mod alarm;
+
+pub use alarm::Alarm;
 use epoll::ControlOptions;
 pub use epoll::{Event, Events};
 use rustix::event::epoll::{CreateFlags, create};

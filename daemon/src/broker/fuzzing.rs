@@ -250,12 +250,12 @@ pub(super) fn reset(broker: &mut Broker) {
     }
     broker.vms = Vms::default();
     broker.gpus.clear();
-    broker.waiting.clear();
-    broker.traces = Traces::default();
+    broker.requests.waiting.clear();
+    broker.requests.traces = Traces::default();
     // The readers of traces, and the peers that asked for restarts.
     broker.connections.drop_all(&broker.epoll);
-    broker.restarts.clear();
-    broker.draining = None;
+    broker.requests.restarts.clear();
+    broker.requests.draining = None;
     broker.last_key = 0;
 }
 
@@ -410,7 +410,10 @@ impl<'a> World<'a> {
                 }
                 self.broker.restarts_due(self.now);
                 let of_first = self.broker.vms[0].contexts.len();
-                assert!(self.broker.restarts.len() <= of_first, "restarts of contexts that have ended");
+                assert!(
+                    self.broker.requests.restarts.len() <= of_first,
+                    "restarts of contexts that have ended"
+                );
             }
             13 => {
                 self.read_trace();
@@ -776,7 +779,7 @@ mod tests {
         let last = (0..100).flat_map(|_| world.read_trace()).last();
         let Some(TraceEvent::End { lost, refused, .. }) = last else { panic!("{last:?}") };
         assert!(lost > 0 && refused > 0, "{lost} {refused}");
-        assert!(world.broker.traces.next_look().is_none(), "nothing is looked at any more");
+        assert!(world.broker.requests.traces.next_look().is_none(), "nothing is looked at any more");
         reset(&mut broker);
     }
 

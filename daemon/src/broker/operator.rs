@@ -12,8 +12,9 @@ use super::report::status::{
 };
 use super::run::Broker;
 use super::settings::share::{class_name, effective};
-use super::traces::Wanted;
-use super::vm::{OnGpu, Restart, Vm};
+use super::traces::{Traces, Wanted};
+use super::upgrade::Upgrading;
+use super::vm::{Draining, OnGpu, Restart, Restarting, Vm};
 use crate::ipc::{FromBroker, GpuChange, HeldMemory, Replaced, Unmovable};
 use config::{Amount, Passage, hexadecimal};
 use protocol::ids::ContextId;
@@ -55,6 +56,20 @@ pub(super) enum Reply {
     Restart(usize, ContextId, Restart, Option<GpuChange>),
 }
 
+/// The requests of operators that take a while, with the connections that wait for them.
+#[derive(Debug, Default)]
+pub(super) struct Requests {
+    /// The reports that wait for device processes.
+    pub(super) waiting: Vec<Waiting>,
+    pub(super) traces: Traces<Peer>,
+    /// The restarts of contexts that the broker has asked device processes for.
+    pub(super) restarts: Vec<Restarting>,
+    /// The GPU that is being drained, if there is one.
+    pub(super) draining: Option<Draining>,
+    /// The upgrade to the program that is to follow this one.
+    pub(super) upgrading: Option<Upgrading<Peer>>,
+}
+
 impl Broker {
     /// Handles an event of a connection.
     pub(super) fn connection(&mut self, slot: usize, flags: Events, now: Nanos) {
@@ -81,7 +96,7 @@ impl Broker {
                 }
                 Err(error) => self.say(peer, &Answer::Error { error }, now),
             },
-            Asked::Enough => self.traces.stop(peer, now),
+            Asked::Enough => self.requests.traces.stop(peer, now),
         }
     }
 
@@ -93,7 +108,7 @@ impl Broker {
             Request::Reload { now, dry_run } => return Ok(Reply::Reload(How { now, dry_run })),
             Request::Trace { vm, seconds, names } => {
                 let index = self.vm_named(&vm)?;
-                return self.traces.admit(&vm, Wanted { index, seconds, names }).map(Reply::Trace);
+                return self.requests.traces.admit(&vm, Wanted { index, seconds, names }).map(Reply::Trace);
             }
             Request::Restart { vm, context } => {
                 let (index, ctx_id) = (self.vm_named(&vm)?, ContextId(context));
@@ -181,7 +196,7 @@ impl Broker {
                 self.tell(index, FromBroker::Report);
             }
         }
-        self.waiting.push(Waiting { peer, wants, deadline: now.saturating_add(REPORT_PATIENCE) });
+        self.requests.waiting.push(Waiting { peer, wants, deadline: now.saturating_add(REPORT_PATIENCE) });
     }
 
     /// Tells a peer to ask again: otherwise one peer after the other could delay an upgrade, which needs a moment without waiting peers, and a peer
@@ -200,14 +215,14 @@ impl Broker {
 
     /// Answers the operators that have waited long enough, or all if nothing is missing.
     pub(super) fn answer_due(&mut self, now: Nanos) {
-        if self.waiting.is_empty() {
+        if self.requests.waiting.is_empty() {
             return;
         }
         let complete = self.vms.iter().all(|vm| vm.memory.asked.is_none());
-        let (due, rest) = std::mem::take(&mut self.waiting)
+        let (due, rest) = std::mem::take(&mut self.requests.waiting)
             .into_iter()
             .partition(|waiting| complete || waiting.deadline <= now);
-        self.waiting = rest;
+        self.requests.waiting = rest;
         let due: Vec<Waiting> = due;
         if due.is_empty() {
             return;

@@ -1,11 +1,11 @@
 //! The broker's loop: the events that it waits for, and their order.
 
-use super::connections::{Connections, Peer, Waiting};
+use super::connections::{Connections, Peer};
 use super::gpu::Gpu;
 use super::grant_log::GrantLog;
 use super::groups::Groups;
 use super::ledger::Ledger;
-use super::operator::state;
+use super::operator::{Requests, state};
 use super::reload::listener::at;
 use super::reload::reader::Reader;
 use super::reload::{Asker, How};
@@ -13,17 +13,12 @@ use super::report::counted;
 use super::settings::{Settings, VmSettings, VmsFile};
 use super::source::Source;
 use super::starter::Starter;
-use super::traces::Traces;
-use super::upgrade::Upgrading;
-use super::vm::{Draining, Restarting, Vms};
+use super::vm::Vms;
 use crate::ipc::FromBroker;
 use crate::service::Manager;
 use config::Passage;
 use outside::Access;
-use readiness::{self, EVENTS_MAX, Event, Events, Reported};
-use rustix::time::{
-    Itimerspec, TimerfdClockId, TimerfdFlags, TimerfdTimerFlags, Timespec, timerfd_create, timerfd_settime,
-};
+use readiness::{self, Alarm, EVENTS_MAX, Event, Events, Reported};
 use sched::{Nanos, TenantId};
 use shm::page_clock;
 use signal_hook::consts::{SIGHUP, SIGINT, SIGTERM};
@@ -58,9 +53,8 @@ pub(super) fn serve_as(broker: Broker) -> io::Result<()> {
 
 pub(super) struct Broker {
     pub(super) epoll: Arc<OwnedFd>,
-    timer: OwnedFd,
-    /// The time at which the timer fires.
-    armed: Option<Nanos>,
+    /// Wakes the loop when the next task is due.
+    alarm: Alarm,
     /// The settings in force. Keys that only the next broker can take over have the file's earlier values.
     pub(super) settings: Settings,
     /// The upkeep of a broker that is a process of its own; none for a thread of a device process ([`Broker::passage`]).
@@ -78,19 +72,11 @@ pub(super) struct Broker {
     pub(super) was_ready: bool,
     /// The time at which the broker began, by the manager's clock and by the broker's.
     begun: (Instant, Nanos),
-    /// The peers that wait for an answer.
-    pub(super) waiting: Vec<Waiting>,
-    /// The traces that operators take.
-    pub(super) traces: Traces<Peer>,
-    /// The restarts of contexts that the broker has asked device processes for.
-    pub(super) restarts: Vec<Restarting>,
-    /// The GPU that is being drained, if there is one.
-    pub(super) draining: Option<Draining>,
+    /// The requests of operators that are being carried out.
+    pub(super) requests: Requests,
     /// The memory of GPUs that VMs hold and wait for, and when to look at it again.
     pub(super) ledger: Ledger,
     pub(super) next_room: Option<Nanos>,
-    /// The upgrade to the program that is to follow this one, if an operator wants it.
-    pub(super) upgrading: Option<Upgrading<Peer>>,
     /// The time at which the pages of workers that do not ring are read next.
     next_tick: Option<Nanos>,
     last_sample: Nanos,
@@ -159,15 +145,13 @@ impl Broker {
     /// Returns a broker without a VM, whose sockets were made already.
     pub(super) fn at(settings: Settings, connections: Connections, epoll: Arc<OwnedFd>) -> io::Result<Self> {
         let (begun, now) = (Instant::now(), page_clock());
-        let timer =
-            timerfd_create(TimerfdClockId::Monotonic, TimerfdFlags::CLOEXEC | TimerfdFlags::NONBLOCK)?;
-        readiness::watch(&epoll, &timer, Source::Timer.token(0), Events::EPOLLIN)?;
+        let alarm = Alarm::new()?;
+        readiness::watch(&epoll, &alarm, Source::Timer.token(0), Events::EPOLLIN)?;
         Ok(Self {
             log: None,
             vms: Vms::default(),
             epoll,
-            timer,
-            armed: None,
+            alarm,
             upkeep: None,
             gpus: Vec::new(),
             last_key: 0,
@@ -176,13 +160,9 @@ impl Broker {
             manager: Manager::default(),
             was_ready: false,
             begun: (begun, now),
-            waiting: Vec::new(),
-            traces: Traces::default(),
-            restarts: Vec::new(),
-            draining: None,
+            requests: Requests::default(),
             ledger: Ledger::default(),
             next_room: None,
-            upgrading: None,
             next_tick: None,
             last_sample: now,
             is_ending: false,
@@ -211,7 +191,7 @@ impl Broker {
         self.manager.status_changed();
         self.run_due(page_clock());
         while !self.is_over() {
-            self.arm_timer()?;
+            self.set_alarm()?;
             if reported.fetch(&self.epoll, None)? {
                 self.turn(reported.events(), page_clock());
             }
@@ -251,11 +231,7 @@ impl Broker {
                 Some(Source::Successor) => self.hear_successor(index, now),
                 Some(Source::SuccessorEnd) => self.successor_ended(index, now),
                 Some(Source::Started) => self.take_started(now),
-                Some(Source::Timer) => {
-                    self.armed = None;
-                    // The timer's count is of no use, but the timer stays readable until it is read.
-                    let _ = rustix::io::read(&self.timer, &mut [0; 8]);
-                }
+                Some(Source::Timer) => self.alarm.rang(),
                 Some(Source::Signal) => self.end(now),
                 Some(Source::Hangup) => {
                     let hangups = self.upkeep.as_ref().map(|upkeep| &upkeep.hangups);
@@ -418,18 +394,18 @@ impl Broker {
         self.vms.iter_mut().for_each(|vm| vm.end_process(now + END_PATIENCE));
     }
 
-    /// Sets the timer, which wakes the loop when the next task is due.
-    fn arm_timer(&mut self) -> io::Result<()> {
+    /// Has the loop woken when the next task is due.
+    fn set_alarm(&mut self) -> io::Result<()> {
         let starts = self.vms.iter().filter_map(|vm| vm.start_at).filter(|_| !self.comes_to_rest());
         let looks = self.gpus.iter().filter_map(Gpu::next_look);
-        let answers = self.waiting.iter().map(|waiting| waiting.deadline);
+        let answers = self.requests.waiting.iter().map(|waiting| waiting.deadline);
         let kills = self.vms.iter().flat_map(|vm| [vm.kill_deadline(), vm.end_deadline()]).flatten();
         let others = [
             self.next_tick,
             self.connections.next_deadline(),
             self.groups.next_sweep(),
             self.next_told(),
-            self.traces.next_look(),
+            self.requests.traces.next_look(),
             self.next_restart(),
             self.next_room,
             self.next_upgrade(),
@@ -437,20 +413,7 @@ impl Broker {
         ];
         let others = others.into_iter().flatten();
         let at = starts.chain(looks).chain(answers).chain(kills).chain(others).min();
-        if at == self.armed {
-            return Ok(());
-        }
-        self.armed = at;
-        // Zero means never.
-        let at = at.map_or(0, |at| at.max(page_clock() + SOONEST));
-        let zero = Timespec { tv_sec: 0, tv_nsec: 0 };
-        let value = Timespec {
-            tv_sec: i64::try_from(at / 1_000_000_000).unwrap_or(i64::MAX),
-            tv_nsec: (at % 1_000_000_000) as _,
-        };
-        let setting = Itimerspec { it_interval: zero, it_value: value };
-        timerfd_settime(&self.timer, TimerfdTimerFlags::ABSTIME, &setting)?;
-        Ok(())
+        self.alarm.set(at, || page_clock() + SOONEST)
     }
 }
 

@@ -34,7 +34,7 @@ impl Broker {
     ///
     /// The reason why not.
     pub(in crate::broker) fn admit_drain(&self) -> Result<(), String> {
-        match &self.draining {
+        match &self.requests.draining {
             Some(Draining { gpu, .. }) => {
                 Err(format!("{} is being drained: wait until that is over", self.gpus[*gpu].label()))
             }
@@ -47,7 +47,7 @@ impl Broker {
         self.gpus[gpu].is_drained = true;
         self.place_all(now);
         let queue = self.contexts_on(gpu).collect();
-        self.draining = Some(Draining { peer, gpu, queue, moved: 0 });
+        self.requests.draining = Some(Draining { peer, gpu, queue, moved: 0 });
         self.drain_on(now);
     }
 
@@ -148,7 +148,7 @@ impl Broker {
 
     /// Moves the next context of the GPU that is being drained, or reports that no context has to be moved any more.
     fn drain_on(&mut self, now: Nanos) {
-        while let Some(draining) = &mut self.draining {
+        while let Some(draining) = &mut self.requests.draining {
             let (peer, gpu) = (draining.peer, draining.gpu);
             let Some((index, ctx_id)) = draining.queue.pop_front() else {
                 return self.drained(now);
@@ -159,7 +159,13 @@ impl Broker {
             match change.and_then(|change| change.map(admitted).transpose()) {
                 Ok(Some(change)) => {
                     let until = self.restart_until(index, now);
-                    self.restarts.push(Restarting::new(peer, Restart::Drain, (index, ctx_id), now, until));
+                    self.requests.restarts.push(Restarting::new(
+                        peer,
+                        Restart::Drain,
+                        (index, ctx_id),
+                        now,
+                        until,
+                    ));
                     return self.tell(index, FromBroker::Restart { ctx_id, change: Some(change) });
                 }
                 // The context has left the GPU since, or has ended.
@@ -201,7 +207,7 @@ impl Broker {
         now: Nanos,
     ) {
         let place = self.named(index, ctx_id);
-        let Some(draining) = &mut self.draining else { return };
+        let Some(draining) = &mut self.requests.draining else { return };
         draining.moved += u32::from(outcome.is_ok());
         if let Some(context) = place {
             self.tell_drain(&Answer::Draining { context, stays: outcome.err() }, now);
@@ -211,7 +217,7 @@ impl Broker {
 
     /// Ends the draining: no context is left to be moved.
     fn drained(&mut self, now: Nanos) {
-        let Some(Draining { peer, gpu, moved, .. }) = self.draining.take() else { return };
+        let Some(Draining { peer, gpu, moved, .. }) = self.requests.draining.take() else { return };
         let left = u32::try_from(self.gpus[gpu].contexts()).unwrap_or(u32::MAX);
         log::info!(gpu = self.gpus[gpu].label(); "a GPU is drained: {moved} contexts were moved, {left} are left");
         let line = control::line(&Answer::Drained { moved, left });
@@ -219,7 +225,7 @@ impl Broker {
     }
 
     fn tell_drain(&mut self, answer: &Answer, now: Nanos) {
-        let Some(draining) = &self.draining else { return };
+        let Some(draining) = &self.requests.draining else { return };
         self.connections.stream(draining.peer, &control::line(answer), false, &self.epoll, now);
     }
 

@@ -564,7 +564,7 @@ impl Broker {
         }
         self.room_moves(index);
         self.gpus[place].begin(key, (tenant, ctx_id), page, now);
-        self.gpus[place].trace(key, self.traces.is_taken_of(index));
+        self.gpus[place].trace(key, self.requests.traces.is_taken_of(index));
         Ok(())
     }
 

@@ -68,7 +68,7 @@ impl Broker {
     /// Returns whether a successor can be started now.
     fn may_renew(&self) -> bool {
         let is_alone = self.vms.iter().all(|vm| vm.successor.is_none() && !vm.awaits_successor);
-        is_alone && !self.is_ending && self.upgrading.is_none()
+        is_alone && !self.is_ending && self.requests.upgrading.is_none()
     }
 
     fn start_successor(&mut self, index: usize, now: Nanos) {

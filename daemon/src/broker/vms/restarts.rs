@@ -28,7 +28,7 @@ impl Broker {
         if !vm.contexts.contains_key(&ctx_id) {
             return Err(vm.no_such_context(ctx_id));
         }
-        if self.restarts.iter().any(|restart| (restart.index, restart.ctx_id) == (index, ctx_id)) {
+        if self.requests.restarts.iter().any(|restart| (restart.index, restart.ctx_id) == (index, ctx_id)) {
             return Err(format!("{}: it is being restarted already", vm.context_name(ctx_id)));
         }
         Ok(())
@@ -45,7 +45,7 @@ impl Broker {
     ) {
         let restart = Restarting::new(peer, what, (index, ctx_id), now, self.restart_until(index, now));
         self.tell_restart(peer, &Answer::Restarting { stage: restart.stage.to_string() }, false, now);
-        self.restarts.push(restart);
+        self.requests.restarts.push(restart);
         let wanted = match what {
             Restart::SwapOut => FromBroker::SwapOut { ctx_id },
             Restart::Again | Restart::Move | Restart::Drain => FromBroker::Restart { ctx_id, change },
@@ -69,7 +69,7 @@ impl Broker {
         ctx_id: ContextId,
         stage: RestartStage,
     ) {
-        let mut restarts = self.restarts.iter_mut();
+        let mut restarts = self.requests.restarts.iter_mut();
         if let Some(restart) = restarts.find(|restart| (restart.index, restart.ctx_id) == (index, ctx_id)) {
             restart.stage = stage;
         }
@@ -83,9 +83,9 @@ impl Broker {
         outcome: Result<RestartTook, &str>,
         now: Nanos,
     ) {
-        let found = self.restarts.iter().position(|it| (it.index, it.ctx_id) == (index, ctx_id));
+        let found = self.requests.restarts.iter().position(|it| (it.index, it.ctx_id) == (index, ctx_id));
         let (Some(found), Some(vm)) = (found, self.vms.get_mut(index)) else { return };
-        let Restarting { peer, what, .. } = self.restarts.swap_remove(found);
+        let Restarting { peer, what, .. } = self.requests.restarts.swap_remove(found);
         let counts = &mut vm.past.context_restarts;
         match outcome {
             Ok(took) => {
@@ -115,7 +115,7 @@ impl Broker {
 
     /// Ends all restarts of a device process that is gone; operators are told why.
     pub(in crate::broker) fn no_restarts_of(&mut self, index: usize, why: &str, now: Nanos) {
-        let of_it = self.restarts.iter().filter(|restart| restart.index == index);
+        let of_it = self.requests.restarts.iter().filter(|restart| restart.index == index);
         for ctx_id in of_it.map(|restart| restart.ctx_id).collect::<Vec<_>>() {
             self.restart_ends(index, ctx_id, Err(why), now);
         }
@@ -123,22 +123,22 @@ impl Broker {
 
     /// Tells operators of the stages that are due.
     pub(in crate::broker) fn restarts_due(&mut self, now: Nanos) {
-        let late = self.restarts.iter().filter(|restart| restart.until <= now);
+        let late = self.requests.restarts.iter().filter(|restart| restart.until <= now);
         for (index, ctx_id) in late.map(|restart| (restart.index, restart.ctx_id)).collect::<Vec<_>>() {
             self.restart_ends(index, ctx_id, Err("its device process does not answer (see its log)"), now);
         }
-        let mut restarts = std::mem::take(&mut self.restarts);
+        let mut restarts = std::mem::take(&mut self.requests.restarts);
         for restart in restarts.iter_mut().filter(|restart| restart.next() <= now) {
             (restart.told, restart.told_at) = (restart.stage, now);
             let answer = Answer::Restarting { stage: restart.stage.to_string() };
             self.tell_restart(restart.peer, &answer, false, now);
         }
-        self.restarts = restarts;
+        self.requests.restarts = restarts;
     }
 
     /// Returns when [`Self::restarts_due`] is to be called next.
     pub(in crate::broker) fn next_restart(&self) -> Option<Nanos> {
-        self.restarts.iter().map(Restarting::next).min()
+        self.requests.restarts.iter().map(Restarting::next).min()
     }
 
     fn tell_restart(&mut self, peer: Peer, answer: &Answer, last: bool, now: Nanos) {

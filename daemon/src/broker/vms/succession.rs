@@ -48,7 +48,7 @@ impl Broker {
                     "an operator upgrades the broker: trying whether the installed program can take over"
                 );
                 let stage = Stage::Rehearses(rehearsal, now.saturating_add(REHEARSAL_PATIENCE));
-                self.upgrading = Some(Upgrading { peer, stage, tell_at: now });
+                self.requests.upgrading = Some(Upgrading { peer, stage, tell_at: now });
                 self.tell_upgrade(now);
             }
             Err(error) => self.say(peer, &Answer::Error { error }, now),
@@ -59,7 +59,9 @@ impl Broker {
         match &self.upkeep {
             None => Err(ONE_VM.into()),
             Some(_) if self.is_ending => Err("the broker ends".into()),
-            Some(_) if self.upgrading.is_some() => Err("the broker is being upgraded already".into()),
+            Some(_) if self.requests.upgrading.is_some() => {
+                Err("the broker is being upgraded already".into())
+            }
             Some(_) if self.manager.is_there() && !self.manager.knows_ready() => {
                 Err("the broker starts its VMs' device processes: try again in a minute".into())
             }
@@ -69,7 +71,7 @@ impl Broker {
 
     /// Tells the operator that the upgrade goes on.
     fn tell_upgrade(&mut self, now: Nanos) {
-        let Some(upgrading) = &mut self.upgrading else { return };
+        let Some(upgrading) = &mut self.requests.upgrading else { return };
         upgrading.tell_at = now.saturating_add(TELL);
         let stage = match upgrading.stage {
             Stage::Rehearses(..) => "trying whether the new program can take over",
@@ -81,7 +83,7 @@ impl Broker {
 
     /// Takes in the result of the rehearsal: the new program has answered, or has failed.
     pub(in crate::broker) fn take_rehearsed(&mut self, now: Nanos) {
-        let Some(Upgrading { stage, .. }) = &mut self.upgrading else { return };
+        let Some(Upgrading { stage, .. }) = &mut self.requests.upgrading else { return };
         let Stage::Rehearses(rehearsal, _) = &*stage else { return };
         match rehearsal.result() {
             None => {}
@@ -102,7 +104,7 @@ impl Broker {
 
     /// Goes on with an upgrade if it is time. Does not return if the new program begins.
     pub(in crate::broker) fn upgrade_due(&mut self, now: Nanos) {
-        let Some(Upgrading { stage, tell_at, .. }) = &self.upgrading else { return };
+        let Some(Upgrading { stage, tell_at, .. }) = &self.requests.upgrading else { return };
         match stage {
             Stage::Rests(..) if self.is_ending => self.call_upgrade_off("the broker ends", now),
             Stage::Rests(program, _) if self.is_at_rest() => {
@@ -123,23 +125,23 @@ impl Broker {
 
     /// Returns when [`Self::upgrade_due`] is to be called even if no event comes.
     pub(in crate::broker) fn next_upgrade(&self) -> Option<Nanos> {
-        self.upgrading.as_ref().map(|upgrading| upgrading.tell_at)
+        self.requests.upgrading.as_ref().map(|upgrading| upgrading.tell_at)
     }
 
     /// Returns whether the broker's threads have no work under way, and no peer waits for an answer that comes in a moment.
     fn is_at_rest(&self) -> bool {
         let reads = self.upkeep.as_ref().is_some_and(|upkeep| upkeep.reader.is_reading());
         let starts = |vm: &Vm| vm.is_starting || vm.awaits_successor || vm.successor.is_some();
-        self.waiting.is_empty() && !reads && !self.vms.iter().any(starts)
+        self.requests.waiting.is_empty() && !reads && !self.vms.iter().any(starts)
     }
 
     /// Returns whether an upgrade waits for a moment of rest: then the broker begins no work that would delay the upgrade.
     pub(in crate::broker) fn comes_to_rest(&self) -> bool {
-        self.upgrading.as_ref().is_some_and(|upgrading| matches!(upgrading.stage, Stage::Rests(..)))
+        self.requests.upgrading.as_ref().is_some_and(|upgrading| matches!(upgrading.stage, Stage::Rests(..)))
     }
 
     fn call_upgrade_off(&mut self, why: &str, now: Nanos) {
-        let Some(Upgrading { peer, .. }) = self.upgrading.take() else { return };
+        let Some(Upgrading { peer, .. }) = self.requests.upgrading.take() else { return };
         let error = format!("not upgraded, and the broker goes on as before: {why}");
         log::error!("{error}");
         let line = control::line(&Answer::Error { error });
@@ -159,7 +161,7 @@ impl Broker {
             copies.push(copy);
             Ok(number)
         };
-        let asker = self.upgrading.as_ref().map(|upgrading| upgrading.peer);
+        let asker = self.requests.upgrading.as_ref().map(|upgrading| upgrading.peer);
         let state = self.state(asker, page_clock(), &mut pass)?;
         let text = state.to_text(copies.iter().map(AsRawFd::as_raw_fd).collect())?;
         let mut command = program.command();

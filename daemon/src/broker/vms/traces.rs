@@ -26,14 +26,14 @@ impl Broker {
         // Each submission that a guest makes after the reader has this answer is in the trace.
         self.tell_contexts(&mut trace, true, &mut lines);
         self.gpus.iter_mut().for_each(|gpu| gpu.record(true));
-        self.traces.taken.push(trace);
+        self.requests.traces.taken.push(trace);
         self.connections.stream(peer, &lines, false, &self.epoll, now);
-        self.traces.next_look = Some(now);
+        self.requests.traces.next_look = Some(now);
     }
 
     /// Sends new lines to the readers of traces, if it is time.
     pub(in crate::broker) fn trace_due(&mut self, now: Nanos) {
-        if self.traces.next_look.is_none_or(|at| at > now) {
+        if self.requests.traces.next_look.is_none_or(|at| at > now) {
             return;
         }
         for gpu in &mut self.gpus {
@@ -42,16 +42,16 @@ impl Broker {
         }
         self.decide(now);
         let recorded: Vec<Recorded> = self.gpus.iter_mut().map(Gpu::take_recorded).collect();
-        let mut taken = std::mem::take(&mut self.traces.taken);
+        let mut taken = std::mem::take(&mut self.requests.traces.taken);
         taken.retain_mut(|trace| {
             self.keep_work(trace, &recorded);
             self.look_for(trace, now)
         });
-        self.traces.next_look = (!taken.is_empty()).then_some(now.saturating_add(LOOK));
+        self.requests.traces.next_look = (!taken.is_empty()).then_some(now.saturating_add(LOOK));
         if taken.is_empty() {
             self.gpus.iter_mut().for_each(|gpu| gpu.record(false));
         }
-        self.traces.taken = taken;
+        self.requests.traces.taken = taken;
     }
 
     /// Keeps for a trace the work of its VM's GPUs since the last look, and the last notes of contexts that have ended.

@@ -139,11 +139,11 @@ fn what_would_put_an_upgrade_off_is_refused_while_it_waits() {
     let (_, peer) = UnixStream::pair().unwrap();
     let peer = world.broker.connections.play(peer, &world.broker.epoll, world.now);
     let stage = Stage::Rests(Program::at("/bin/false".into()).unwrap(), Nanos::MAX);
-    world.broker.upgrading = Some(Upgrading { peer, stage, tell_at: Nanos::MAX });
+    world.broker.requests.upgrading = Some(Upgrading { peer, stage, tell_at: Nanos::MAX });
     for request in [r#"{"request":"status"}"#, r#"{"request":"reload"}"#] {
         assert!(world.ask(request).hears_error().contains("ask again in a moment"));
     }
-    assert!(world.broker.waiting.is_empty());
+    assert!(world.broker.requests.waiting.is_empty());
     world.broker.vms[0].start_at = Some(0);
     world.broker.start_due(world.now);
     assert_eq!((world.broker.vms[0].start_at, world.broker.vms[0].is_starting), (Some(0), false));
