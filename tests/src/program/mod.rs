@@ -17,9 +17,9 @@ use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 use tempfile::TempDir;
 
-/// A program or a machine that takes longer hangs, however slow and busy this machine is ([`end_of`]). The limit is shorter than the silence that
-/// ends a stage of `cargo acceptance`.
-pub const LIMIT: Duration = Duration::from_secs(9 * 60);
+/// A program or a machine that takes longer hangs, however slow and busy this machine is ([`end_of`]). The limit is shorter than the time after which
+/// `cargo acceptance` ends a stage that prints nothing, even if its processes use a processor.
+pub const LIMIT: Duration = Duration::from_secs(30 * 60);
 
 /// A running program whose output is collected. Dropping it kills the program and all its descendants.
 pub struct Program {
