@@ -5,7 +5,7 @@ use super::this_program::this_program;
 use crate::ipc::{
     Channel, ChildRole, DriverFamily, FromLauncher, ReceiveError, Replaced, SendError, ToLauncher,
 };
-use outside::SocketFile;
+use outside::{SocketFile, Span};
 use rustix::event::PollFlags;
 use std::io;
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -47,8 +47,10 @@ pub enum FromChildren {
     Replaced(Replaced),
 }
 
-/// Time the launcher has to try out the sandbox, and to end.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time that the launcher has to start and to try out the sandbox: on an overloaded host that takes many seconds. systemd allows 90 s for a start.
+const START_PATIENCE: Duration = Duration::from_secs(60);
+/// Time that the launcher has to end.
+const END_PATIENCE: Duration = Duration::from_secs(10);
 
 impl Launcher {
     /// Starts a launcher for the VM of this name. Its children run this program (or the one in `exe`) in the control group `workers`,
@@ -84,7 +86,14 @@ impl Launcher {
         // The command holds the other end of the channel, which must not outlive the launcher.
         drop(command);
         let mut launcher = Self { channel, lacks: Vec::new(), process };
-        match launcher.receive_within(PATIENCE)? {
+        let late = |error: io::Error| match error.kind() {
+            io::ErrorKind::TimedOut => io::Error::new(
+                error.kind(),
+                format!("it has not started within {}: this host is overloaded", Span(START_PATIENCE)),
+            ),
+            _ => error,
+        };
+        match launcher.receive_within(START_PATIENCE).map_err(late)? {
             FromLauncher::Ready { lacks } => launcher.lacks = lacks,
             FromLauncher::Ended { .. } | FromLauncher::Released { .. } | FromLauncher::Replaced(_) => {
                 return Err(io::Error::other("the launcher's first message is not that it is ready"));
@@ -196,7 +205,7 @@ impl Launcher {
         let Self { channel, process, .. } = self;
         drop(channel);
         let Some(Ok(mut process)) = process.map(Mutex::into_inner) else { return };
-        let patience = Instant::now() + PATIENCE;
+        let patience = Instant::now() + END_PATIENCE;
         while let Ok(None) = process.try_wait() {
             if Instant::now() > patience {
                 return;
