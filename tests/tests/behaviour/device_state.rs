@@ -210,6 +210,9 @@ fn copies_of_a_vm_go_on_differently() -> Result<()> {
     let first = daemon()?;
     let mut guest = Guest::start(&first, Vmm::Crosvm)?;
     guest.fill(7)?;
+    // An answer goes to one VM only, so no request may be open when the copies are made.
+    let is_idle = || guest.gpu.session.control.in_flight() == 0;
+    ensure!(eventually(PATIENCE, is_idle), "requests stay open\n{}", first.log());
     let saved = guest.gpu.session.save().with_context(|| first.log())?;
     let mut copies = Vec::new();
     for number in 1..=8 {
